@@ -1,0 +1,8 @@
+//! Central exec policy for sandboxes: every command waits for a verdict from a policy service.
+
+pub mod model;
+
+#[cfg(feature = "full")]
+pub mod pb;
+#[cfg(feature = "full")]
+pub mod server;

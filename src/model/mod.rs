@@ -1,0 +1,19 @@
+//! Plain values of the domain: an intercepted exec, a decision, a session, ids.
+//!
+//! Invariants: arguments, environment and paths are bytes (`OsString`, `PathBuf`) from end to end;
+//! ids are types of their own; a value that exists is valid.
+//!
+//! Not here: input and output, clocks that are read, encodings of any wire.
+
+mod decision;
+mod event;
+mod exec;
+mod session;
+
+pub use decision::{
+    DecisionCode, EscalationDecision, EscalationExecution, EscalationPermissions, NetworkAccess,
+    Verdict,
+};
+pub use event::{ExecOutcome, ExecUsage, SessionEndReason, SessionEvent, WithdrawalReason};
+pub use exec::{Environment, ExecId, InterceptedExec, ProcessIdentity};
+pub use session::{Enforcement, SandboxReport, SessionDescription, SessionId};

@@ -1,0 +1,153 @@
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::policy::BoxFuture;
+use crate::model::{Environment, EscalationExecution, ExecOutcome};
+
+/// Starts processes on the caller's terms: shells for [`exec`](super::EscalateServer::exec), and
+/// the command lines of escalated execs.
+pub trait ShellCommandExecutor: Send + Sync + 'static {
+    /// Runs `command` under the caller's sandbox to its end.
+    ///
+    /// Must call `command.after_spawn` as soon as the process has been started (or failed to start),
+    /// and end the process when `cancelled` is.
+    ///
+    /// # Errors
+    /// Where the process couldn't be started or waited for.
+    fn run<'a>(
+        &'a self,
+        command: ShellCommand,
+        cancelled: CancellationToken,
+    ) -> BoxFuture<'a, Result<ShellOutput, ExecutorError>>;
+
+    /// Turns "run this, in this way" into what is to be executed, outside the session's sandbox.
+    ///
+    /// # Errors
+    /// Where the asked confinement can't be had; the exec then fails with that reason.
+    fn prepare_escalated_exec<'a>(
+        &'a self,
+        exec: EscalatedExec,
+    ) -> BoxFuture<'a, Result<PreparedExec, ExecutorError>>;
+}
+
+/// Why an executor failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{attempted}: {source}")]
+pub struct ExecutorError {
+    /// What was attempted, such as `start /bin/bash`.
+    pub attempted: String,
+    /// Why it failed.
+    pub source: std::io::Error,
+}
+
+/// A shell command to run.
+pub struct ShellCommand {
+    /// Program and arguments, program first.
+    pub argv: Vec<OsString>,
+    /// Working directory.
+    pub workdir: PathBuf,
+    /// Variables to set over the caller's environment.
+    pub env_overlay: BTreeMap<OsString, OsString>,
+    /// To be called when the process has been spawned.
+    pub after_spawn: Box<dyn FnOnce() + Send>,
+}
+
+/// What a shell command produced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShellOutput {
+    /// How it ended.
+    pub outcome: ExecOutcome,
+    /// Its standard output; empty where it was passed through.
+    pub stdout: Vec<u8>,
+    /// Its standard error; empty where it was passed through.
+    pub stderr: Vec<u8>,
+    /// Both in the order of their arrival; empty where they were passed through.
+    pub output: Vec<u8>,
+}
+
+/// An exec that a verdict escalates.
+#[derive(Debug, Clone)]
+pub struct EscalatedExec {
+    /// The program: absolute.
+    pub file: PathBuf,
+    /// Its arguments, beginning with argument zero; may be empty.
+    pub argv: Vec<OsString>,
+    /// Its working directory: absolute.
+    pub workdir: PathBuf,
+    /// Its whole environment.
+    pub env: Environment,
+    /// How it is to be confined.
+    pub execution: EscalationExecution,
+}
+
+/// What is to be executed for an escalated exec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreparedExec {
+    /// The program: absolute.
+    pub program: PathBuf,
+    /// Its arguments, beginning with argument zero; may be empty.
+    pub argv: Vec<OsString>,
+    /// Its working directory: absolute.
+    pub workdir: PathBuf,
+    /// Its whole environment.
+    pub env: Environment,
+}
+
+/// A command string for [`exec`](super::EscalateServer::exec).
+#[derive(Debug, Clone, Default)]
+pub struct ExecParams {
+    /// What the shell is to run, as after its `-c`.
+    pub command: OsString,
+    /// Where; absolute.
+    pub workdir: PathBuf,
+    /// How long it may run. Time that passes while a person decides doesn't count.
+    pub timeout: Option<Duration>,
+    /// Whether the shell is a login shell.
+    pub login: Login,
+    /// The session's labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Whether a shell is a login shell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Login {
+    /// `shell -lc COMMAND`: it reads the login files first.
+    #[default]
+    Yes,
+    /// `shell -c COMMAND`.
+    No,
+}
+
+/// What became of [`exec`](super::EscalateServer::exec).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecResult {
+    /// The shell's exit status, as another shell would see it: 128 + the signal where it was killed.
+    pub exit_code: i32,
+    /// Its standard output; empty where it was passed through.
+    pub stdout: Vec<u8>,
+    /// Its standard error; empty where it was passed through.
+    pub stderr: Vec<u8>,
+    /// Both in the order of their arrival; empty where they were passed through.
+    pub output: Vec<u8>,
+    /// From the shell's start to its end, pauses included.
+    pub duration: Duration,
+    /// Whether it was ended because of its time limit.
+    pub timed_out: bool,
+    /// How many execs were decided each way.
+    pub verdicts: VerdictCounts,
+}
+
+/// How many execs of a session were decided each way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct VerdictCounts {
+    /// Run inside the sandbox.
+    pub run: u64,
+    /// Escalated.
+    pub escalate: u64,
+    /// Denied.
+    pub deny: u64,
+}
