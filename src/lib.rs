@@ -1,6 +1,9 @@
 //! Central exec policy for sandboxes: every command waits for a verdict from a policy service.
 
 pub mod model;
+pub mod sys;
+pub mod wire;
+pub mod wrapper;
 
 #[cfg(feature = "full")]
 pub mod pb;
