@@ -20,6 +20,7 @@ use crate::model::{
     DecisionCode, EscalationExecution, ExecOutcome, ExecUsage, InterceptedExec, ProcessIdentity,
     SessionEvent, Verdict,
 };
+use crate::sys::limits;
 use crate::sys::process::{self, Pidfd};
 use crate::sys::readiness;
 use crate::sys::spawn::{
@@ -290,7 +291,7 @@ impl<'a> Request<'a> {
             Action::Kill => {
                 self.peer_gone = true;
                 if let Some(child) = &self.child {
-                    child.supervisor.get_ref().kill();
+                    child.supervisor.get_ref().end();
                 }
             }
             Action::Notify(stopped) => {
@@ -456,7 +457,7 @@ impl<'a> Request<'a> {
         tokio::select! {
             () = child.gone() => {}
             () = over.cancelled() => {
-                child.supervisor.get_ref().kill();
+                child.supervisor.get_ref().end();
                 child.gone().await;
             }
         }
@@ -568,6 +569,9 @@ fn inherited(context: CommandContext) -> InheritedContext {
     };
     let mut limits = context.limits;
     limits.truncate(32);
+    if limits.is_empty() {
+        limits.extend(limits::open_files_at_start());
+    }
     InheritedContext {
         umask: context.umask,
         nice: context.nice,

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -31,6 +31,10 @@ const MAX_REQUESTS: usize = 1024;
 
 /// Memory that a session's long messages may take together, in bytes.
 const LONG_MESSAGES: usize = 256 << 20;
+
+/// The lowest number that the client end gets where there is room: out of the way of scripts, which
+/// use single digits, and of shells, which use those from 10 on.
+const LOWEST_CLIENT: RawFd = 100;
 
 /// How long the end of a session waits for what it ends.
 const TEARDOWN_TIME: Duration = Duration::from_secs(5);
@@ -113,7 +117,9 @@ pub(super) struct Start {
 impl EscalationSession {
     pub(super) fn start(start: Start) -> Result<Self, ServerError> {
         let (server, client) = socket::pair(Kind::Datagram).map_err(ServerError::Socket)?;
-        descriptor::clear_close_on_exec(client.as_fd()).map_err(ServerError::Socket)?;
+        let client = descriptor::duplicate_from(client.as_fd(), LOWEST_CLIENT)
+            .or_else(|_| descriptor::duplicate_from(client.as_fd(), 3))
+            .map_err(ServerError::Socket)?;
         let server = readiness::watch(server, Interest::READABLE).map_err(ServerError::Socket)?;
         let context = SessionContext {
             description: Arc::new(start.description),

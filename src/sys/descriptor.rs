@@ -1,7 +1,7 @@
 //! Descriptors and their flags.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use super::check;
 
@@ -15,12 +15,27 @@ pub fn is_close_on_exec(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(flags(fd.as_raw_fd())? & libc::FD_CLOEXEC != 0)
 }
 
-/// Lets `fd` stay open when its process executes another program.
-pub fn clear_close_on_exec(fd: BorrowedFd<'_>) -> io::Result<()> {
-    let flags = flags(fd.as_raw_fd())? & !libc::FD_CLOEXEC;
-    // SAFETY: F_SETFD takes an integer; the descriptor is borrowed, so it is open.
-    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, flags) })?;
-    Ok(())
+/// A copy of `fd` with the lowest free number from `lowest` on, not close-on-exec.
+pub fn duplicate_from(fd: BorrowedFd<'_>, lowest: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: F_DUPFD takes an integer.
+    let copy = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD, lowest) })?;
+    // SAFETY: the kernel has just installed it for us, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
+/// Opens `/dev/null` in the place of each standard descriptor that is closed, for this process alone:
+/// else whatever it opens next would be taken for its input or output.
+pub fn fill_standard() -> io::Result<()> {
+    loop {
+        // SAFETY: the string is readable. It gets the lowest free number.
+        let fd =
+            check(unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) })?;
+        if fd > 2 {
+            // SAFETY: it is ours, and not used again.
+            unsafe { libc::close(fd) };
+            return Ok(());
+        }
+    }
 }
 
 /// Whether the open file behind `fd` is in non-blocking mode.
@@ -70,7 +85,7 @@ mod tests {
     #[test]
     fn only_what_is_not_close_on_exec_is_inheritable() {
         let (reader, writer) = io::pipe().unwrap();
-        clear_close_on_exec(writer.as_fd()).unwrap();
+        let writer = duplicate_from(writer.as_fd(), 50).unwrap();
         let inheritable: Vec<_> = inheritable().iter().map(AsRawFd::as_raw_fd).collect();
         assert!(inheritable.contains(&writer.as_raw_fd()));
         assert!(!inheritable.contains(&reader.as_raw_fd()));

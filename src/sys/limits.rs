@@ -1,6 +1,7 @@
 //! Resource limits.
 
 use std::io;
+use std::sync::OnceLock;
 
 use super::check;
 
@@ -27,13 +28,27 @@ pub fn open_files() -> io::Result<Limit> {
     })
 }
 
-/// Sets the limit on the number of open descriptors.
-pub fn set_open_files(limit: Limit) -> io::Result<()> {
-    let limit = libc::rlimit {
-        rlim_cur: limit.soft,
+/// The limit on open descriptors that this process was started with.
+static AT_START: OnceLock<Limit> = OnceLock::new();
+
+/// Raises the soft limit on open descriptors to the hard one, for this process alone: what it starts
+/// gets the limit [it was started with](open_files_at_start).
+pub fn raise_open_files() -> io::Result<()> {
+    let limit = open_files()?;
+    let _ = AT_START.set(limit);
+    let raised = libc::rlimit {
+        rlim_cur: limit.hard,
         rlim_max: limit.hard,
     };
-    // SAFETY: `limit` is readable.
-    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
+    // SAFETY: `raised` is readable.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) })?;
     Ok(())
+}
+
+/// The limit on open descriptors that this process was started with: resource, soft and hard limit.
+/// `None` where it hasn't been changed since.
+#[must_use]
+pub fn open_files_at_start() -> Option<(u32, u64, u64)> {
+    let limit = AT_START.get()?;
+    Some((libc::RLIMIT_NOFILE, limit.soft, limit.hard))
 }

@@ -7,6 +7,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::process::Pidfd;
+use super::signal::SignalWatch;
 use super::spawn::Supervisor;
 
 /// A type that owns one descriptor, and never closes or replaces it while it lives.
@@ -23,7 +24,7 @@ macro_rules! owns_descriptor {
     )* };
 }
 
-owns_descriptor!(OwnedFd, Pidfd, Supervisor);
+owns_descriptor!(OwnedFd, Pidfd, SignalWatch, Supervisor);
 
 /// Has the reactor of the current runtime watch a descriptor. Its mode isn't changed: reads and writes
 /// have to say for themselves that they don't wait.

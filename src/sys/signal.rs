@@ -130,7 +130,8 @@ impl SignalWatch {
         }
     }
 
-    fn take(&self) -> io::Result<Option<Arrived>> {
+    /// A signal that has arrived, if any has.
+    pub fn take(&self) -> io::Result<Option<Arrived>> {
         // SAFETY: all zeroes is a valid value.
         let mut information: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
         let read = retry_interrupted(|| {
@@ -154,6 +155,12 @@ impl SignalWatch {
     }
 }
 
+impl AsRawFd for SignalWatch {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
 /// Lets `signal` act on this process with its default action: it stops, and the call returns when it
 /// goes on; or it ends, and the call doesn't return. Returns too where the signal by default does
 /// nothing.
@@ -166,6 +173,12 @@ pub fn act_by_default(signal: i32) {
     if let Ok(before) = change_mask(libc::SIG_UNBLOCK, &set) {
         let _ = change_mask(libc::SIG_SETMASK, &before);
     }
+}
+
+/// Ignores a signal from now on.
+pub fn ignore(signal: i32) {
+    // SAFETY: SIG_IGN isn't code.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
 /// Keeps this process from writing a core dump.

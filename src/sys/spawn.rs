@@ -13,13 +13,14 @@
 //! The supervisor is the nearest subreaper (`PR_SET_CHILD_SUBREAPER`, `prctl(2)`) of all that the
 //! command starts, so that a process which forks twice or makes its own session is still its
 //! descendant. It goes when none of them is left. When its control socket closes, because the gate
-//! let go of the command or is itself no more, it kills them all. It needs no privilege and no
-//! kernel newer than 3.4; what it can't kill is a process of another user (`sudo`), and what it can't
-//! survive is being killed itself.
+//! let go of the command or is itself no more, it asks them to end (`SIGTERM`), and kills all that are
+//! left after [`GRACE`]. It needs no privilege and no kernel newer than 3.4; what it can't kill is a
+//! process of another user (`sudo`), and what it can't survive is being killed itself.
 //!
 //! Both processes run between fork and exec (or end) of a program with many threads: nothing here
 //! allocates, takes a lock or panics after the fork; all memory was laid out before it.
 
+use std::cell::Cell;
 use std::ffi::{CString, c_char, c_int};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -147,12 +148,19 @@ impl Step {
     }
 }
 
-/// The gate's end of a supervisor. Dropping it kills the command and all that it started.
+/// How long processes that have been asked to end may take over it.
+pub const GRACE: Duration = Duration::from_millis(500);
+
+/// The gate's end of a supervisor. Dropping it ends the command and all that it started.
 #[derive(Debug)]
 pub struct Supervisor {
     control: OwnedFd,
     pid: libc::pid_t,
 }
+
+#[allow(clippy::cast_possible_truncation, reason = "half a second")]
+const GRACE_MILLISECONDS: c_int = GRACE.as_millis() as c_int;
+const NAP_MILLISECONDS: c_int = 5;
 
 const PACKET: usize = 40;
 
@@ -280,8 +288,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Has the supervisor kill the command and all that it started. It then goes.
-    pub fn kill(&self) {
+    /// Has the supervisor end the command and all that it started. It then goes.
+    pub fn end(&self) {
         // SAFETY: shutdown takes two integers. The supervisor reads the end of the stream.
         unsafe { libc::shutdown(self.control.as_raw_fd(), libc::SHUT_WR) };
     }
@@ -320,6 +328,8 @@ struct Plan {
     above: RawFd,
     /// Destinations in ascending order.
     destinations: Vec<RawFd>,
+    /// Room for where each descriptor is on its way to its number.
+    copies: Vec<Cell<RawFd>>,
     ignored: libc::sigset_t,
     blocked: libc::sigset_t,
 }
@@ -330,12 +340,6 @@ impl Plan {
         destinations.sort_unstable();
         let repeats = destinations.windows(2).any(|pair| pair[0] == pair[1]);
         let highest = destinations.last().copied().unwrap_or(0).max(2);
-        if command.descriptors.len() > socket::MAX_DESCRIPTORS {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "more descriptors than a message carries",
-            ));
-        }
         if repeats
             || destinations.first().is_some_and(|number| *number < 0)
             || highest == RawFd::MAX
@@ -354,6 +358,7 @@ impl Plan {
             envp: pointers(&command.env),
             above: highest + 1,
             destinations,
+            copies: vec![Cell::new(-1); command.descriptors.len()],
             ignored: signal_set(&command.context.ignored_signals),
             blocked: signal_set(&command.context.blocked_signals),
             command,
@@ -451,7 +456,7 @@ fn supervise(plan: &Plan, control: RawFd) -> ! {
     // SAFETY: SIG_DFL isn't code. Were it ignored, ends of children would go untold.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     // SAFETY: the string is readable. Only a name for people.
-    unsafe { libc::prctl(libc::PR_SET_NAME, c"execgate-escalated".as_ptr(), 0, 0, 0) };
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"exec-supervisor".as_ptr(), 0, 0, 0) };
     let mut status_pipe = [-1; 2];
     // SAFETY: there is room for the two descriptors.
     if unsafe { libc::pipe2(status_pipe.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
@@ -567,6 +572,17 @@ fn wait_for_all(control: RawFd, child: libc::pid_t, own_group: Option<bool>) -> 
                     pass_on(child, i32::from_ne_bytes(signal), own_group);
                 }
             } else if read == 0 || errno() != libc::EAGAIN {
+                if running {
+                    pass_on(child, libc::SIGTERM, own_group);
+                    pass_on(child, libc::SIGCONT, own_group);
+                }
+                signal_children(libc::SIGTERM);
+                let mut grace = GRACE_MILLISECONDS;
+                while grace > 0 && reap_ended(control, child, &mut running) {
+                    // SAFETY: no entries. Nothing else is waited for, so short naps do.
+                    unsafe { libc::poll(std::ptr::null_mut(), 0, NAP_MILLISECONDS) };
+                    grace -= NAP_MILLISECONDS;
+                }
                 kill_all(child, own_group);
                 exit_now();
             }
@@ -628,7 +644,7 @@ fn microseconds(time: libc::timeval) -> u64 {
 /// subreaper, so killing children until there are none leaves nobody.
 fn kill_all(child: libc::pid_t, own_group: bool) {
     loop {
-        if !kill_children() {
+        if !signal_children(libc::SIGKILL) {
             // No such list (a kernel without CONFIG_PROC_CHILDREN, or no /proc): what is left is the
             // command and its group. One that has been reaped is no child, so the call then does
             // nothing but in the moment before its id is used again.
@@ -642,8 +658,9 @@ fn kill_all(child: libc::pid_t, own_group: bool) {
     }
 }
 
-/// Kills the children that `/proc` lists (`proc_pid_children(5)`), as many as one read tells.
-fn kill_children() -> bool {
+/// Sends a signal to the children that `/proc` lists (`proc_pid_children(5)`), as many as one read
+/// tells. Returns whether there is such a list.
+fn signal_children(signal: c_int) -> bool {
     // SAFETY: the string is readable. The supervisor has one thread, whose children these are.
     let list = unsafe {
         libc::open(
@@ -668,7 +685,7 @@ fn kill_children() -> bool {
         } else {
             if pid > 1 {
                 // SAFETY: integers only. A child that nobody has reaped: the id is still its own.
-                unsafe { libc::kill(pid, libc::SIGKILL) };
+                unsafe { libc::kill(pid, signal) };
             }
             pid = 0;
         }
@@ -723,17 +740,17 @@ fn prepare_and_execute(
 fn place_descriptors(plan: &Plan) -> Result<(), c_int> {
     // Everything goes above all destinations first, so that none is overwritten before its turn,
     // whatever numbers the sources have.
-    let mut sources = [-1; socket::MAX_DESCRIPTORS];
-    for (place, (source, _)) in sources.iter_mut().zip(&plan.command.descriptors) {
+    for (copy, (source, _)) in plan.copies.iter().zip(&plan.command.descriptors) {
         // SAFETY: integers only.
-        *place = unsafe { libc::fcntl(source.as_raw_fd(), libc::F_DUPFD_CLOEXEC, plan.above) };
-        if *place == -1 {
+        let moved = unsafe { libc::fcntl(source.as_raw_fd(), libc::F_DUPFD_CLOEXEC, plan.above) };
+        if moved == -1 {
             return Err(errno());
         }
+        copy.set(moved);
     }
-    for (source, (_, destination)) in sources.iter().zip(&plan.command.descriptors) {
+    for (copy, (_, destination)) in plan.copies.iter().zip(&plan.command.descriptors) {
         // SAFETY: integers only. The copy isn't close-on-exec.
-        if unsafe { libc::dup2(*source, *destination) } == -1 {
+        if unsafe { libc::dup2(copy.get(), *destination) } == -1 {
             return Err(errno());
         }
     }
