@@ -3,6 +3,8 @@
 pub mod model;
 
 #[cfg(feature = "full")]
+pub mod link;
+#[cfg(feature = "full")]
 pub mod pb;
 #[cfg(feature = "full")]
 pub mod server;

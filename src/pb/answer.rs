@@ -244,7 +244,10 @@ mod tests {
         converted(Some(Decision::Escalate(v1::Escalate { execution })))
     }
 
-    fn with_profile(network: i32, path: &'static [u8]) -> Result<EscalationDecision, BrokenVerdict> {
+    fn with_profile(
+        network: i32,
+        path: &'static [u8],
+    ) -> Result<EscalationDecision, BrokenVerdict> {
         escalated(Some(Execution::Permissions(v1::PermissionProfile {
             network_access: network,
             readable_paths: vec![Bytes::from_static(b"/usr")],
@@ -262,11 +265,15 @@ mod tests {
         );
         assert_eq!(
             escalated(Some(Execution::Unsandboxed(v1::Unsandboxed {}))),
-            Ok(EscalationDecision::Escalate(EscalationExecution::Unsandboxed))
+            Ok(EscalationDecision::Escalate(
+                EscalationExecution::Unsandboxed
+            ))
         );
         assert_eq!(
             escalated(Some(Execution::TurnDefault(v1::TurnDefault {}))),
-            Ok(EscalationDecision::Escalate(EscalationExecution::TurnDefault))
+            Ok(EscalationDecision::Escalate(
+                EscalationExecution::TurnDefault
+            ))
         );
         assert_eq!(
             with_profile(DENIED, b"/work/\xff"),

@@ -66,7 +66,7 @@ pub fn exec_requested(exec: &InterceptedExec, time_allowed: Duration) -> v1::Ses
 pub fn session_started(
     session: &SessionDescription,
     gate: v1::GateInfo,
-    user: v1::UserInfo,
+    user: Option<v1::UserInfo>,
 ) -> v1::SessionRequest {
     let started = v1::SessionStarted {
         session_id: session.id.to_string(),
@@ -74,7 +74,7 @@ pub fn session_started(
         resumption: None,
         labels: session.labels.clone().into_iter().collect(),
         workdir: path(&session.workdir),
-        user: Some(user),
+        user,
         command: session.command.iter().map(|part| os(part)).collect(),
         sandbox: Some(v1::SandboxInfo {
             backend: session.sandbox.backend.clone(),
@@ -329,10 +329,7 @@ mod tests {
             peak_memory_bytes: 4096,
         };
         let exited = finished(ExecOutcome::Exited(3), Some(usage));
-        assert_eq!(
-            exited.status,
-            Some(v1::exec_finished::Status::ExitCode(3))
-        );
+        assert_eq!(exited.status, Some(v1::exec_finished::Status::ExitCode(3)));
         assert_eq!(exited.peak_memory_bytes, 4096);
         assert_eq!(exited.elapsed.map(|span| span.nanos), Some(500_000_000));
     }
