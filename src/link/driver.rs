@@ -153,3 +153,14 @@ fn describe(status: &Status) -> String {
     }
     pb::one_line(text)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_is_that_of_the_contract() {
+        let service = pb::v1::policy_service_server::SERVICE_NAME;
+        assert_eq!(PATH, format!("/{service}/Session"));
+    }
+}

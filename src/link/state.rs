@@ -416,12 +416,13 @@ impl<R> SessionState<R> {
         if number != self.call.number || self.call.phase == Phase::Down {
             return ToSend::HalfClose;
         }
-        if self.call.phase == Phase::Attempted {
-            self.call.phase = Phase::Opened;
+        // Whatever was heard already, for a service may speak first.
+        if let Some((sequence, body)) = self.call.opening.take() {
             self.calls_opened = self.calls_opened.saturating_add(1);
-            if let Some((sequence, body)) = self.call.opening.take() {
-                return ToSend::Message { sequence, body };
+            if self.call.phase == Phase::Attempted {
+                self.call.phase = Phase::Opened;
             }
+            return ToSend::Message { sequence, body };
         }
         while let Some(exec) = self.call.again.pop_front() {
             // It may have been withdrawn since.
@@ -531,3 +532,6 @@ impl<R> SessionState<R> {
             .map(|(exec, question)| (*exec, &question.reply))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -101,6 +101,18 @@ async fn a_peer_that_accepts_and_never_answers() {
 }
 
 #[tokio::test]
+async fn a_peer_that_hangs_is_found_by_pings() {
+    scenario(async {
+        let endpoint = raw_peer::serve(raw_peer::silence).await;
+        let gate = Gate::with(&endpoint, |options| {
+            options.outage_tolerance = Duration::ZERO;
+        });
+        gate.ask(1).is_denied(DecisionCode::Unreachable).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn an_oversized_answer() {
     scenario(async {
         let mut peer = Peer::start().await;

@@ -59,31 +59,31 @@ pub(crate) async fn reset(mut stream: TcpStream) {
 /// Begins an answer of 100 bytes and ends the response behind ten.
 pub(crate) async fn half_a_message(stream: TcpStream) {
     let mut peer = RawPeer::greet(stream).await;
-    let call = peer.call().await;
-    peer.response_headers(call).await;
-    let mut message = vec![0, 0, 0, 0, 100];
-    message.extend([0; 10]);
-    peer.frame(DATA, END_STREAM, call, &message).await;
-    drain(peer.stream).await;
+    while let Some(call) = peer.call().await {
+        peer.response_headers(call).await;
+        let mut message = vec![0, 0, 0, 0, 100];
+        message.extend([0; 10]);
+        peer.frame(DATA, END_STREAM, call, &message).await;
+    }
 }
 
 /// Ends the call with a status whose details are no base64.
 pub(crate) async fn broken_trailers(stream: TcpStream) {
     let mut peer = RawPeer::greet(stream).await;
-    let call = peer.call().await;
-    peer.response_headers(call).await;
-    let mut block = Vec::new();
-    literal(&mut block, "grpc-status", "13");
-    literal(&mut block, "grpc-status-details-bin", "%%%");
-    peer.frame(HEADERS, END_HEADERS | END_STREAM, call, &block)
-        .await;
-    drain(peer.stream).await;
+    while let Some(call) = peer.call().await {
+        peer.response_headers(call).await;
+        let mut block = Vec::new();
+        literal(&mut block, "grpc-status", "13");
+        literal(&mut block, "grpc-status-details-bin", "%%%");
+        let flags = END_HEADERS | END_STREAM;
+        peer.frame(HEADERS, flags, call, &block).await;
+    }
 }
 
 /// Ends the connection for too many pings.
 pub(crate) async fn calm_down(stream: TcpStream) {
     let mut peer = RawPeer::greet(stream).await;
-    let call = peer.call().await;
+    let call = peer.call().await.expect("a request");
     let mut go_away = Vec::new();
     go_away.extend(call.to_be_bytes());
     go_away.extend(CALM.to_be_bytes());
@@ -117,17 +117,17 @@ impl RawPeer {
         peer
     }
 
-    /// Waits for a request; returns the number of its stream.
-    async fn call(&mut self) -> u32 {
+    /// Waits for a request; returns the number of its stream, or `None` at the connection's end.
+    async fn call(&mut self) -> Option<u32> {
         loop {
             let mut header = [0; 9];
-            self.stream.read_exact(&mut header).await.expect("a frame");
+            self.stream.read_exact(&mut header).await.ok()?;
             let [a, b, c, kind, flags, stream @ ..] = header;
             let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
             self.stream.read_exact(&mut payload).await.expect("a frame");
             match kind {
                 SETTINGS if flags & ACK == 0 => self.frame(SETTINGS, ACK, 0, &[]).await,
-                HEADERS => return u32::from_be_bytes(stream),
+                HEADERS => return Some(u32::from_be_bytes(stream)),
                 _ => {}
             }
         }
