@@ -6,6 +6,8 @@ pub mod wire;
 pub mod wrapper;
 
 #[cfg(feature = "full")]
+pub mod link;
+#[cfg(feature = "full")]
 pub mod pb;
 #[cfg(feature = "full")]
 pub mod server;
