@@ -6,8 +6,12 @@ pub mod wire;
 pub mod wrapper;
 
 #[cfg(feature = "full")]
+pub mod cli;
+#[cfg(feature = "full")]
 pub mod link;
 #[cfg(feature = "full")]
 pub mod pb;
+#[cfg(feature = "full")]
+pub mod sandbox;
 #[cfg(feature = "full")]
 pub mod server;

@@ -1,1 +1,4 @@
-fn main() {}
+//! The gate and its operator's commands: see [`execgate::cli`].
+#![no_main]
+
+execgate::raw_main!(execgate::cli::main);

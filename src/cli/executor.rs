@@ -103,7 +103,8 @@ impl Executor {
             .start(&command, Path::new(&program))
             .map_err(failed(starting.clone()))?;
         (command.after_spawn)();
-        let supervisor = readiness::watch(supervisor, Interest::READABLE).map_err(failed(starting))?;
+        let supervisor =
+            readiness::watch(supervisor, Interest::READABLE).map_err(failed(starting))?;
         let shell = self.follow(supervisor, cancelled);
         let Some((stdout, stderr)) = capture else {
             return Ok(ShellOutput {
@@ -159,7 +160,11 @@ impl Executor {
         }
         let supervisor = Supervisor::start(Command {
             program: c_string(confined.program.into_os_string())?,
-            argv: confined.argv.into_iter().map(c_string).collect::<Result<_, _>>()?,
+            argv: confined
+                .argv
+                .into_iter()
+                .map(c_string)
+                .collect::<Result<_, _>>()?,
             env: self
                 .environment(command)
                 .0

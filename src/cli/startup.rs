@@ -66,6 +66,10 @@ impl Startup {
         let idle = |signal: &i32| {
             self.ignored_signals.contains(signal) || self.blocked_signals.contains(signal)
         };
-        signals.iter().copied().filter(|signal| !idle(signal)).collect()
+        signals
+            .iter()
+            .copied()
+            .filter(|signal| !idle(signal))
+            .collect()
     }
 }

@@ -36,6 +36,7 @@ mod endpoint;
 mod log;
 mod options;
 mod outgoing;
+mod probe;
 mod session;
 mod state;
 

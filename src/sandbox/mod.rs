@@ -5,9 +5,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use crate::model::{
-    Enforcement, EscalationPermissions, NetworkAccess, SandboxReport,
-};
+use crate::model::{Enforcement, EscalationPermissions, NetworkAccess, SandboxReport};
 
 /// A sandbox backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,7 +181,11 @@ mod tests {
     use super::*;
 
     fn words(confined: &Confined) -> String {
-        let words: Vec<_> = confined.argv.iter().map(|word| word.to_str().unwrap()).collect();
+        let words: Vec<_> = confined
+            .argv
+            .iter()
+            .map(|word| word.to_str().unwrap())
+            .collect();
         words.join(" ")
     }
 
@@ -205,9 +207,18 @@ mod tests {
             visible: vec![],
         };
         let line = words(&bubblewrap.confine_by(command, &permissions).unwrap());
-        assert!(line.contains("--ro-bind /usr /usr --bind /out /out --chdir /w -- /bin/x -y"), "{line}");
-        assert!(!line.contains("--unshare-net") && !line.contains("--ro-bind / /"), "{line}");
+        assert!(
+            line.contains("--ro-bind /usr /usr --bind /out /out --chdir /w -- /bin/x -y"),
+            "{line}"
+        );
+        assert!(
+            !line.contains("--unshare-net") && !line.contains("--ro-bind / /"),
+            "{line}"
+        );
         let line = words(&bubblewrap.confine(command, Path::new("/w")));
-        assert!(line.contains("--unshare-net") && line.contains("--bind /w /w"), "{line}");
+        assert!(
+            line.contains("--unshare-net") && line.contains("--bind /w /w"),
+            "{line}"
+        );
     }
 }

@@ -128,7 +128,7 @@ impl EscalateServer {
         })
     }
 
-    /// Runs one command in a session of its own, from start to end.
+    /// Runs one command in a session of its own, from start to end, as `shell -lc COMMAND`.
     ///
     /// It is ended when `cancelled` is, when its time is over, and when the policy ends the session.
     ///
@@ -145,25 +145,37 @@ impl EscalateServer {
             Login::Yes => "-lc",
             Login::No => "-c",
         };
-        let argv: Vec<OsString> = vec![self.shell.clone().into(), flag.into(), params.command];
-        let session = self.start_session(
-            SessionParams {
-                labels: params.labels,
-                workdir: params.workdir.clone(),
-                command: argv.clone(),
-                sandbox,
-                timeout: params.timeout,
-            },
-            executor.clone(),
-            cancelled,
-        )?;
+        let session = SessionParams {
+            labels: params.labels,
+            workdir: params.workdir,
+            command: vec![flag.into(), params.command],
+            sandbox,
+            timeout: params.timeout,
+        };
+        self.run_shell(session, executor, cancelled).await
+    }
+
+    /// Runs the shell in a session of its own, from start to end; `params.command` holds its arguments.
+    ///
+    /// # Errors
+    /// As for [`exec`](Self::exec).
+    pub async fn run_shell(
+        &self,
+        mut params: SessionParams,
+        executor: Arc<dyn ShellCommandExecutor>,
+        cancelled: &CancellationToken,
+    ) -> Result<ExecResult, ServerError> {
+        params.command.insert(0, self.shell.clone().into());
+        let argv = params.command.clone();
+        let workdir = params.workdir.clone();
+        let session = self.start_session(params, executor.clone(), cancelled)?;
         let began = Instant::now();
         let stop = cancelled.child_token();
         let context = session.context().clone();
         let run = executor.run(
             ShellCommand {
                 argv,
-                workdir: params.workdir,
+                workdir,
                 env_overlay: session.env().clone(),
                 after_spawn: session.after_spawn(),
             },

@@ -18,6 +18,8 @@ pub mod signal;
 pub mod socket;
 
 #[cfg(feature = "full")]
+pub mod host;
+#[cfg(feature = "full")]
 pub mod limits;
 #[cfg(feature = "full")]
 pub mod random;

@@ -1,0 +1,328 @@
+//! `execgate doctor`: what this machine has, and how to get what it lacks.
+
+use std::ffi::c_int;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{Failure, OutputForm, OutputOption, SUCCESS, place};
+use crate::link::Endpoint;
+use crate::sys::{host, limits, process};
+
+/// Something that is needed is missing.
+const MISSING: c_int = 1;
+
+/// How long a policy service may take to answer.
+const PROBE_TIME: Duration = Duration::from_secs(5);
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  everything that is needed is there; what is only useful may be missing
+  1  something that is needed is missing
+";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(super) struct DoctorArguments {
+    /// A policy service to try: http://HOST:PORT, https://HOST:PORT or unix:/PATH
+    #[arg(long, value_name = "URL", env = "EXECGATE_POLICY")]
+    policy: Option<String>,
+
+    #[command(flatten)]
+    output: OutputOption,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Status {
+    /// It is there.
+    Good,
+    /// It is missing, and only useful.
+    Weak,
+    /// It is missing, and needed.
+    Missing,
+}
+
+/// One thing looked at.
+#[derive(Debug, Serialize)]
+struct Finding {
+    subject: &'static str,
+    status: Status,
+    detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn good(subject: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            subject,
+            status: Status::Good,
+            detail: detail.into(),
+            remedy: None,
+        }
+    }
+
+    fn lacking(
+        subject: &'static str,
+        status: Status,
+        detail: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self {
+            subject,
+            status,
+            detail: detail.into(),
+            remedy: Some(remedy.into()),
+        }
+    }
+}
+
+pub(super) fn doctor(arguments: &DoctorArguments) -> Result<c_int, Failure> {
+    let mut findings = vec![kernel(), exit_status(), wrapper()];
+    findings.extend(["bash", "zsh"].map(shell));
+    findings.push(descendants());
+    findings.push(open_files());
+    findings.push(bubblewrap());
+    findings.push(policy(arguments.policy.as_deref()));
+    let text = match arguments.output.output {
+        OutputForm::Json => {
+            let mut text = serde_json::json!({ "findings": findings }).to_string();
+            text.push('\n');
+            text
+        }
+        OutputForm::Text => render(&findings, io::stdout().is_terminal()),
+    };
+    io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(|error| Failure::saying(format!("cannot write the findings: {error}")))?;
+    let missing = findings
+        .iter()
+        .any(|finding| finding.status == Status::Missing);
+    Ok(if missing { MISSING } else { SUCCESS })
+}
+
+fn render(findings: &[Finding], colour: bool) -> String {
+    let mut text = String::new();
+    for finding in findings {
+        let (word, code) = match finding.status {
+            Status::Good => ("good", "32"),
+            Status::Weak => ("weak", "33"),
+            Status::Missing => ("missing", "31"),
+        };
+        let word = format!("{word:<8}");
+        if colour {
+            text.push_str(&format!("\x1b[{code}m{word}\x1b[0m"));
+        } else {
+            text.push_str(&word);
+        }
+        text.push_str(&format!("{:<16}{}\n", finding.subject, finding.detail));
+        if let Some(remedy) = &finding.remedy {
+            text.push_str(&format!("{:>24}{remedy}\n", "-> "));
+        }
+    }
+    text
+}
+
+fn kernel() -> Finding {
+    Finding::good("kernel", host::host().platform)
+}
+
+fn exit_status() -> Finding {
+    const SUBJECT: &str = "exit status";
+    match process::Pidfd::open(process::own_pid()).map(|own| own.end()) {
+        Ok(Ok(_)) => Finding::good(SUBJECT, "the audit shows how commands that run have ended"),
+        Ok(Err(_)) => Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            "the audit shows when commands that run have ended, but not how",
+            "Linux 6.15 or newer tells it",
+        ),
+        Err(error) => Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            format!("the audit doesn't show the end of commands that run: {error}"),
+            "Linux 5.3 or newer tells when, 6.15 or newer how",
+        ),
+    }
+}
+
+fn wrapper() -> Finding {
+    const SUBJECT: &str = "wrapper";
+    match place::wrapper() {
+        Err(failure) => Finding::lacking(
+            SUBJECT,
+            Status::Missing,
+            failure.message,
+            failure.hint.unwrap_or_default(),
+        ),
+        Ok(path) if is_static(&path) => Finding::good(SUBJECT, path.display().to_string()),
+        Ok(path) => Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            format!(
+                "{} is dynamically linked: each exec is slower",
+                path.display()
+            ),
+            "`make build` links it statically",
+        ),
+    }
+}
+
+/// Whether a program needs no dynamic loader: its file doesn't name one.
+fn is_static(path: &Path) -> bool {
+    std::fs::read(path).is_ok_and(|bytes| {
+        let mut windows = bytes.windows(11).take(4096);
+        !windows.any(|window| window == b"/ld-linux-x" || window == b"/ld-linux-a")
+    })
+}
+
+fn shell(name: &'static str) -> Finding {
+    let path = match place::shell(Path::new(name)) {
+        Ok(path) => path,
+        Err(failure) => {
+            let needed = if name == "bash" {
+                Status::Missing
+            } else {
+                Status::Weak
+            };
+            return Finding::lacking(
+                name,
+                needed,
+                failure.message,
+                failure.hint.unwrap_or_default(),
+            );
+        }
+    };
+    // A wrapper that isn't there keeps a patched shell from executing anything.
+    let ran = Command::new(&path)
+        .args(["-c", "/bin/true"])
+        .env_clear()
+        .env("EXEC_WRAPPER", "/nonexistent/execgate-wrapper")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    match ran {
+        Ok(status) if status.success() => Finding::lacking(
+            name,
+            Status::Missing,
+            format!("{} isn't patched: its execs can't be gated", path.display()),
+            "`make build` builds a patched one",
+        ),
+        Ok(_) => Finding::good(name, path.display().to_string()),
+        Err(error) => Finding::lacking(
+            name,
+            Status::Missing,
+            format!("{}: {error}", path.display()),
+            "`make build` builds one for this machine",
+        ),
+    }
+}
+
+fn descendants() -> Finding {
+    const SUBJECT: &str = "clean-up";
+    if Path::new("/proc/thread-self/children").exists() {
+        Finding::good(
+            SUBJECT,
+            "whatever an escalated command starts ends with it (subreaper)",
+        )
+    } else {
+        Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            "an escalated command's detached processes may outlive it",
+            "mount /proc, with a kernel that has CONFIG_PROC_CHILDREN",
+        )
+    }
+}
+
+fn open_files() -> Finding {
+    const SUBJECT: &str = "open files";
+    match limits::open_files() {
+        Ok(limit) if limit.hard >= 4096 => Finding::good(SUBJECT, format!("up to {}", limit.hard)),
+        Ok(limit) => Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            format!("only {}: few commands can wait at once", limit.hard),
+            "raise the hard limit, ulimit -Hn",
+        ),
+        Err(error) => Finding::lacking(SUBJECT, Status::Weak, error.to_string(), "see ulimit -n"),
+    }
+}
+
+fn bubblewrap() -> Finding {
+    const SUBJECT: &str = "bubblewrap";
+    let Some(path) = place::find_in_path("bwrap") else {
+        return Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            "not installed: --sandbox bubblewrap can't be used",
+            "apt-get install bubblewrap",
+        );
+    };
+    let ran = Command::new(&path)
+        .args([
+            "--ro-bind",
+            "/",
+            "/",
+            "--unshare-pid",
+            "--unshare-net",
+            "--",
+            "/bin/true",
+        ])
+        .stdin(Stdio::null())
+        .output();
+    match ran {
+        Ok(output) if output.status.success() => Finding::good(SUBJECT, path.display().to_string()),
+        Ok(output) => Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+            "allow unprivileged user namespaces, or run the gate as root",
+        ),
+        Err(error) => Finding::lacking(SUBJECT, Status::Weak, error.to_string(), "reinstall it"),
+    }
+}
+
+fn policy(named: Option<&str>) -> Finding {
+    const SUBJECT: &str = "policy service";
+    let Some(named) = named else {
+        return Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            "none named",
+            "give --policy URL or set EXECGATE_POLICY; `execgate-policyd --rules FILE` starts one",
+        );
+    };
+    let endpoint: Endpoint = match named.parse() {
+        Ok(endpoint) => endpoint,
+        Err(error) => {
+            return Finding::lacking(
+                SUBJECT,
+                Status::Missing,
+                format!("{error}"),
+                "correct --policy or EXECGATE_POLICY",
+            );
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let answered = runtime
+        .map_err(|error| error.to_string())
+        .and_then(|runtime| runtime.block_on(endpoint.probe(PROBE_TIME)));
+    match answered {
+        Ok(()) => Finding::good(SUBJECT, format!("{named} answers")),
+        Err(reason) => Finding::lacking(
+            SUBJECT,
+            Status::Missing,
+            format!("{named}: {reason}"),
+            "start the service, or correct --policy or EXECGATE_POLICY",
+        ),
+    }
+}

@@ -1,0 +1,438 @@
+//! `execgate exec` and `execgate shell`: one session of a patched shell.
+
+use std::ffi::{OsString, c_int};
+use std::io::{self, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use tokio_util::sync::CancellationToken;
+
+use super::executor::{Executor, Streams};
+use super::startup::Startup;
+use super::{Failure, OutputForm, OutputOption, TIMED_OUT, place};
+use crate::link::{
+    Drained, Endpoint, GateDescription, LinkOptions, OnUnavailable, PolicyLink, UserDescription,
+};
+use crate::sandbox::Sandbox;
+use crate::server::{
+    EscalateServer, ExecParams, ExecResult, Login, ServerError, SessionParams, ShellCommandExecutor,
+};
+use crate::sys::signal::SignalWatch;
+use crate::sys::{host, limits, signal};
+
+/// How long the last events may take to be delivered after the end of a session.
+const DRAIN_TIME: Duration = Duration::from_secs(3);
+
+const EXAMPLES: &str = "\
+Examples:
+  execgate exec --policy http://127.0.0.1:4720 -- 'make && make check'
+  execgate exec --policy unix:/run/execgate/policy.sock --sandbox bubblewrap -- ./build.sh
+  execgate exec --label job=42 --timeout 10m --output json -- 'cargo test'
+
+The command is one string for the shell. Several words are quoted and joined, so that
+`execgate exec -- grep -r 'a b' .` runs grep with those very arguments.
+";
+
+/// What both commands take.
+#[derive(Debug, Args)]
+struct SessionOptions {
+    /// Where the policy service is: http://HOST:PORT, https://HOST:PORT or unix:/PATH
+    #[arg(long, value_name = "URL", env = "EXECGATE_POLICY")]
+    policy: Option<String>,
+
+    /// What becomes of an exec when the policy service can't be reached or doesn't answer in time
+    #[arg(long, value_name = "ACTION", default_value = "deny")]
+    on_unavailable: Unavailable,
+
+    /// How long an exec waits for its verdict
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    verdict_timeout: Duration,
+
+    /// How long an exec waits while a person decides
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_duration)]
+    approval_timeout: Duration,
+
+    /// Which patched shell: bash, zsh, or a path
+    #[arg(long, value_name = "SHELL", default_value = "bash")]
+    shell: PathBuf,
+
+    /// The directory to start in [default: the current one]
+    #[arg(long, value_name = "DIRECTORY")]
+    workdir: Option<PathBuf>,
+
+    /// A label of the session, for the policy and the audit trail; may be repeated
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_label)]
+    labels: Vec<(String, String)>,
+
+    /// Which sandbox the shell and its commands are in
+    #[arg(long, value_name = "BACKEND", default_value = "none")]
+    sandbox: Backend,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct ExecArguments {
+    #[command(flatten)]
+    session: SessionOptions,
+
+    /// How long the command may run, without the time that people take to decide: 90s, 10m, 1h30m
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    timeout: Option<Duration>,
+
+    /// Have the shell read its login files first (the default)
+    #[arg(long, overrides_with = "no_login")]
+    login: bool,
+
+    /// Don't have the shell read its login files
+    #[arg(long)]
+    no_login: bool,
+
+    #[command(flatten)]
+    output: OutputOption,
+
+    /// The command string for the shell
+    #[arg(required = true, value_name = "COMMAND", last = true)]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ShellArguments {
+    #[command(flatten)]
+    session: SessionOptions,
+
+    /// Start it as a login shell
+    #[arg(long)]
+    login: bool,
+
+    /// Arguments for the shell
+    #[arg(value_name = "ARGUMENT", last = true)]
+    arguments: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Unavailable {
+    /// It is denied.
+    Deny,
+    /// It runs, inside the sandbox.
+    Run,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Backend {
+    /// No sandbox: commands that run do so where the gate is
+    None,
+    /// Bubblewrap: read everything, write the working directory, no network
+    Bubblewrap,
+}
+
+pub(super) fn exec(arguments: ExecArguments, startup: Arc<Startup>) -> Result<c_int, Failure> {
+    let streams = match arguments.output.output {
+        OutputForm::Text => Streams::Pass,
+        OutputForm::Json => Streams::Capture,
+    };
+    let params = ExecParams {
+        command: command_string(&arguments.command),
+        workdir: workdir(arguments.session.workdir.as_deref())?,
+        timeout: arguments.timeout,
+        login: if arguments.no_login {
+            Login::No
+        } else {
+            Login::Yes
+        },
+        labels: arguments.session.labels.iter().cloned().collect(),
+    };
+    let gate = Gate::new(&arguments.session, startup, streams)?;
+    let sandbox = gate.executor.sandbox.report();
+    let result = gate.run(async |server, executor, cancelled| {
+        server.exec(params, sandbox, executor, cancelled).await
+    })?;
+    if arguments.output.output == OutputForm::Json {
+        print_json(&result)
+            .map_err(|error| Failure::saying(format!("cannot write the result: {error}")))?;
+    } else if result.timed_out {
+        let _ = writeln!(io::stderr(), "execgate: the time limit was reached");
+    }
+    Ok(if result.timed_out {
+        TIMED_OUT
+    } else {
+        result.exit_code
+    })
+}
+
+pub(super) fn shell(arguments: ShellArguments, startup: Arc<Startup>) -> Result<c_int, Failure> {
+    let mut command = arguments.arguments;
+    if arguments.login {
+        command.insert(0, "-l".into());
+    }
+    let gate = Gate::new(&arguments.session, startup, Streams::Pass)?;
+    let params = SessionParams {
+        labels: arguments.session.labels.iter().cloned().collect(),
+        workdir: workdir(arguments.session.workdir.as_deref())?,
+        command,
+        sandbox: gate.executor.sandbox.report(),
+        timeout: None,
+    };
+    let result = gate.run(async |server, executor, cancelled| {
+        server.run_shell(params, executor, cancelled).await
+    })?;
+    Ok(result.exit_code)
+}
+
+/// A gate for one session.
+struct Gate {
+    shell: PathBuf,
+    wrapper: PathBuf,
+    link: Arc<PolicyLink>,
+    executor: Arc<Executor>,
+}
+
+impl Gate {
+    fn new(
+        options: &SessionOptions,
+        startup: Arc<Startup>,
+        streams: Streams,
+    ) -> Result<Self, Failure> {
+        let policy = options.policy.as_deref().ok_or_else(|| {
+            Failure::saying("no policy service is named, and nothing runs without a verdict").hint(
+                "give --policy URL or set EXECGATE_POLICY; `execgate-policyd --rules FILE` starts one",
+            )
+        })?;
+        let endpoint: Endpoint = policy.parse().map_err(|error| Failure::new(&error))?;
+        let wrapper = place::wrapper()?;
+        let shell = place::shell(&options.shell)?;
+        let home = workdir(options.workdir.as_deref())?;
+        let shells = shell.parent().map(Path::to_owned);
+        let sandbox = match options.sandbox {
+            Backend::None => Sandbox::None,
+            Backend::Bubblewrap => Sandbox::Bubblewrap {
+                program: place::find_in_path("bwrap").ok_or_else(|| {
+                    Failure::saying("bubblewrap isn't installed").hint("apt-get install bubblewrap")
+                })?,
+                visible: [wrapper.parent(), shell.parent()]
+                    .into_iter()
+                    .flatten()
+                    .map(Path::to_owned)
+                    .collect(),
+            },
+        };
+        let mut link = LinkOptions::new(endpoint);
+        link.verdict_deadline = options.verdict_timeout;
+        link.pending_cap = options.approval_timeout;
+        link.on_unavailable = match options.on_unavailable {
+            Unavailable::Deny => OnUnavailable::Deny,
+            Unavailable::Run => OnUnavailable::Run,
+        };
+        link.gate = describe();
+        let link = PolicyLink::new(link).map_err(|error| Failure::new(&error))?;
+        let signals = startup.acting(&[
+            libc::SIGINT,
+            libc::SIGTERM,
+            libc::SIGHUP,
+            libc::SIGQUIT,
+            libc::SIGUSR1,
+            libc::SIGUSR2,
+        ]);
+        // Before any thread is there, so that all of them leave these signals to the watch.
+        let signals = SignalWatch::new(signals)
+            .map_err(|error| Failure::saying(format!("cannot wait for signals: {error}")))?;
+        signal::ignore(libc::SIGPIPE);
+        if let Err(error) = limits::raise_open_files() {
+            tracing::warn!(%error, "the limit on open files stays low");
+        }
+        Ok(Self {
+            shell,
+            wrapper,
+            link: Arc::new(link),
+            executor: Arc::new(Executor {
+                sandbox,
+                streams,
+                startup,
+                home,
+                shells,
+                signals: Mutex::new(Some(signals)),
+            }),
+        })
+    }
+
+    /// Does the whole of a session, and sees its events delivered.
+    fn run(
+        self,
+        session: impl AsyncFnOnce(
+            &EscalateServer,
+            Arc<dyn ShellCommandExecutor>,
+            &CancellationToken,
+        ) -> Result<ExecResult, ServerError>,
+    ) -> Result<ExecResult, Failure> {
+        // One thread: a verdict's way through the gate has no hand-over between threads in it.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Failure::saying(format!("cannot start: {error}")))?;
+        let server = EscalateServer::new(self.shell, self.wrapper, self.link.clone());
+        runtime.block_on(async {
+            let cancelled = CancellationToken::new();
+            let result = session(&server, self.executor.clone(), &cancelled).await;
+            if self.link.drain(DRAIN_TIME).await == Drained::TimedOut {
+                tracing::warn!("the session's last events couldn't be delivered in time");
+            }
+            result.map_err(|error| Failure::new(&error))
+        })
+    }
+}
+
+fn describe() -> GateDescription {
+    let host = host::host();
+    let user = host::user();
+    GateDescription {
+        hostname: host.name,
+        platform: host.platform,
+        user: Some(UserDescription {
+            id: user.id,
+            group_id: user.group_id,
+            name: user.name,
+        }),
+        ..GateDescription::default()
+    }
+}
+
+/// The session's directory, by its real path.
+fn workdir(named: Option<&Path>) -> Result<PathBuf, Failure> {
+    let directory = named.unwrap_or(Path::new("."));
+    let found = std::fs::canonicalize(directory).map_err(|error| {
+        Failure::saying(format!(
+            "cannot use {} as the working directory: {error}",
+            directory.display()
+        ))
+    })?;
+    if found.is_dir() {
+        Ok(found)
+    } else {
+        Err(Failure::saying(format!(
+            "{} is no directory",
+            found.display()
+        )))
+    }
+}
+
+/// One string for the shell: the only word as it is, or all words, each quoted.
+fn command_string(words: &[OsString]) -> OsString {
+    if let [only] = words {
+        return only.clone();
+    }
+    let quoted: Vec<_> = words.iter().map(|word| quote(word.as_bytes())).collect();
+    OsString::from_vec(quoted.join(&b' '))
+}
+
+/// A word as a shell reads it back: in single quotes, with each of its own as `'\''`.
+fn quote(word: &[u8]) -> Vec<u8> {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-./,:@%+=".contains(byte);
+    if !word.is_empty() && word.iter().all(plain) {
+        return word.to_vec();
+    }
+    let mut quoted = vec![b'\''];
+    for byte in word {
+        if *byte == b'\'' {
+            quoted.extend(b"'\\''");
+        } else {
+            quoted.push(*byte);
+        }
+    }
+    quoted.push(b'\'');
+    quoted
+}
+
+/// Writes what became of a command, for programs.
+fn print_json(result: &ExecResult) -> io::Result<()> {
+    let text = String::from_utf8_lossy;
+    let mut json = serde_json::json!({
+        "exit_code": result.exit_code,
+        "stdout": text(&result.stdout),
+        "stderr": text(&result.stderr),
+        "output": text(&result.output),
+        "duration": result.duration.as_secs_f64(),
+        "timed_out": result.timed_out,
+        "verdicts": {
+            "run": result.verdicts.run,
+            "escalate": result.verdicts.escalate,
+            "deny": result.verdicts.deny,
+        },
+    })
+    .to_string();
+    json.push('\n');
+    io::stdout().write_all(json.as_bytes())
+}
+
+fn parse_label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write KEY=VALUE".to_owned()),
+    }
+}
+
+/// Reads a time such as `90s`, `1h30m`, `250ms`, or a bare number of seconds.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    const WRONG: &str = "write a time such as 90s, 10m, 1h30m or 250ms";
+    let mut total = Duration::ZERO;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, behind) = rest.split_at(digits);
+        let number: u32 = number.parse().map_err(|_| WRONG)?;
+        let letters = behind.len()
+            - behind
+                .trim_start_matches(|c: char| c.is_ascii_alphabetic())
+                .len();
+        let (unit, behind) = behind.split_at(letters);
+        let unit = match unit {
+            "ms" => Duration::from_millis(1),
+            "s" => Duration::from_secs(1),
+            "" if behind.is_empty() => Duration::from_secs(1),
+            "m" => Duration::from_secs(60),
+            "h" => Duration::from_secs(3600),
+            _ => return Err(WRONG.to_owned()),
+        };
+        total = unit
+            .checked_mul(number)
+            .and_then(|part| total.checked_add(part))
+            .ok_or(WRONG)?;
+        rest = behind;
+    }
+    if total.is_zero() {
+        return Err(WRONG.to_owned());
+    }
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_word_is_a_command_string_and_several_are_quoted() {
+        let string = |words: &[&str]| {
+            let words: Vec<_> = words.iter().map(OsString::from).collect();
+            command_string(&words).into_string().unwrap()
+        };
+        assert_eq!(
+            string(&["for i in 1; do x; done"]),
+            "for i in 1; do x; done"
+        );
+        assert_eq!(string(&["grep", "-r", "a b", "."]), "grep -r 'a b' .");
+        assert_eq!(string(&["echo", "it's", ""]), r"echo 'it'\''s' ''");
+    }
+
+    #[test]
+    fn times_have_units() {
+        let seconds = |text| parse_duration(text).map(|time| time.as_secs_f64());
+        assert_eq!(seconds("90"), Ok(90.0));
+        assert_eq!(seconds("90s"), Ok(90.0));
+        assert_eq!(seconds("1h30m"), Ok(5400.0));
+        assert_eq!(seconds("250ms"), Ok(0.25));
+        for wrong in ["", "0", "-1s", "5 m", "1d", "s", "99999999999s", "1.5s"] {
+            assert!(seconds(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The `execgate` program: parses, wires the objects together, and turns outcomes into exit codes.
+//!
+//! Not here: anything that another program could want; that is in the other rooms.
+
+mod doctor;
+mod exec;
+mod executor;
+mod place;
+mod startup;
+
+use std::ffi::c_int;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::sys::entry::Invocation;
+use startup::Startup;
+
+/// Everything went as asked.
+const SUCCESS: c_int = 0;
+/// A command line that makes no sense, as clap gives it.
+const USAGE: c_int = 2;
+/// The time limit of a session was reached, as with `timeout(1)`.
+const TIMED_OUT: c_int = 124;
+/// The gate itself failed, as with `env(1)` and `timeout(1)`.
+const FAILED: c_int = 125;
+
+const EXIT_CODES: &str = "\
+Exit codes of exec and shell:
+  the shell's own, or 128 + N where signal N killed it
+  124  the time limit was reached
+  125  the gate failed: nothing of the command ran, or its end couldn't be seen
+Inside a session a command ends with 1 where the policy denies it, and with 125 where no
+verdict could be had because the gate is gone.
+";
+
+/// Decides at each exec: run it in the sandbox, run it outside, or not at all.
+#[derive(Debug, Parser)]
+#[command(name = "execgate", version, after_help = EXIT_CODES, max_term_width = 100)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Subcommands,
+
+    /// What to log on standard error: error, warn, info, debug, trace, or a filter such as
+    /// execgate::link=debug
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILTER",
+        env = "EXECGATE_LOG",
+        default_value = "warn"
+    )]
+    log: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum Subcommands {
+    /// Run a command string in a patched shell, each of its execs decided by the policy service
+    Exec(exec::ExecArguments),
+    /// Start an interactive patched shell, each of its execs decided by the policy service
+    Shell(exec::ShellArguments),
+    /// Say what is missing on this machine, and how to get it
+    Doctor(doctor::DoctorArguments),
+}
+
+/// How results are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OutputForm {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// `--output`, for commands that have it.
+#[derive(Debug, Clone, Copy, Args)]
+struct OutputOption {
+    /// How to write the result
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    output: OutputForm,
+}
+
+/// Why a command failed: what was attempted, all causes, and what to do.
+#[derive(Debug)]
+struct Failure {
+    message: String,
+    hint: Option<String>,
+    exit_code: c_int,
+}
+
+impl Failure {
+    fn new(error: &dyn std::error::Error) -> Self {
+        let mut message = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            let text = cause.to_string();
+            // Some errors' texts hold their cause's already.
+            if !message.contains(&text) {
+                message.push_str(": ");
+                message.push_str(&text);
+            }
+            source = cause.source();
+        }
+        Self {
+            message,
+            hint: None,
+            exit_code: FAILED,
+        }
+    }
+
+    fn saying(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            hint: None,
+            exit_code: FAILED,
+        }
+    }
+
+    fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// The whole program.
+pub fn main(invocation: Invocation) -> c_int {
+    match run(invocation) {
+        Ok(status) => status,
+        Err(failure) => {
+            let mut text = format!("execgate: {}\n", failure.message);
+            if let Some(hint) = failure.hint {
+                text.push_str("hint: ");
+                text.push_str(&hint);
+                text.push('\n');
+            }
+            let _ = io::stderr().write_all(text.as_bytes());
+            failure.exit_code
+        }
+    }
+}
+
+fn run(invocation: Invocation) -> Result<c_int, Failure> {
+    let startup = Startup::take(invocation)
+        .map_err(|error| Failure::saying(format!("cannot start: {error}")))?;
+    let command_line = match CommandLine::try_parse_from(&startup.arguments) {
+        Ok(command_line) => command_line,
+        Err(error) => {
+            let _ = error.print();
+            return Ok(if error.use_stderr() { USAGE } else { SUCCESS });
+        }
+    };
+    let _writer = start_log(&command_line.log)?;
+    let startup = Arc::new(startup);
+    match command_line.command {
+        Subcommands::Exec(arguments) => exec::exec(arguments, startup),
+        Subcommands::Shell(arguments) => exec::shell(arguments, startup),
+        Subcommands::Doctor(arguments) => doctor::doctor(&arguments),
+    }
+}
+
+/// Starts logging to standard error, through a thread of its own: a reader that is slow or stuck
+/// costs lines of the log, and no verdict its time.
+fn start_log(filter: &str) -> Result<tracing_appender::non_blocking::WorkerGuard, Failure> {
+    let filter = tracing_subscriber::EnvFilter::try_new(filter)
+        .map_err(|error| Failure::new(&error).hint("try --log warn or --log execgate=debug"))?;
+    let (writer, guard) = tracing_appender::non_blocking::NonBlockingBuilder::default()
+        .lossy(true)
+        .buffered_lines_limit(4096)
+        .finish(io::stderr());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(writer)
+        .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
+        .with_target(false)
+        .init();
+    Ok(guard)
+}
