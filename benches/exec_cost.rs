@@ -11,7 +11,12 @@
 //! - policyd: execgate with execgate-policyd over loopback TCP, rules and store included
 //!
 //! `make bench` builds what it needs and runs it.
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout
+)]
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -59,8 +64,14 @@ fn runtime(threads: bool) -> tokio::runtime::Runtime {
 }
 
 fn dist(path: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/dist").join(path);
-    assert!(path.exists(), "{} is missing: `make build` makes it", path.display());
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("target/dist")
+        .join(path);
+    assert!(
+        path.exists(),
+        "{} is missing: `make build` makes it",
+        path.display()
+    );
     path
 }
 
@@ -81,7 +92,11 @@ fn shell() -> Command {
 /// Runs a way once: microseconds for each exec.
 fn once(mut command: Command) -> f64 {
     let output = command.stderr(Stdio::inherit()).output().unwrap();
-    assert!(output.status.success(), "{command:?} ended with {}", output.status);
+    assert!(
+        output.status.success(),
+        "{command:?} ended with {}",
+        output.status
+    );
     let text = String::from_utf8(output.stdout).unwrap();
     let total: f64 = text.trim().parse().unwrap();
     #[allow(clippy::cast_precision_loss, reason = "hundreds")]
@@ -172,10 +187,16 @@ fn measure() {
         .collect();
     let floor = medians[1] - medians[0];
     println!("one exec of /bin/true, {EXECS} in a row, median of {ROUNDS} rounds");
-    println!("{:<10}{:>12}{:>12}{:>16}", "way", "us/exec", "added us", "added/floor");
+    println!(
+        "{:<10}{:>12}{:>12}{:>16}",
+        "way", "us/exec", "added us", "added/floor"
+    );
     for ((name, _), median) in ways.iter().zip(&medians) {
         let added = median - medians[0];
-        println!("{name:<10}{median:>12.0}{added:>12.0}{:>16.2}", added / floor);
+        println!(
+            "{name:<10}{median:>12.0}{added:>12.0}{:>16.2}",
+            added / floor
+        );
     }
 }
 
@@ -238,10 +259,11 @@ async fn floor(url: String, wrapper: PathBuf) {
         .unwrap()
         .into_inner();
     let (server, clients) = socket::pair(Kind::Datagram).unwrap();
-    let clients =
-        execgate::sys::descriptor::duplicate_from(clients.as_fd(), 100).unwrap();
+    let clients = execgate::sys::descriptor::duplicate_from(clients.as_fd(), 100).unwrap();
     let server = readiness::watch(server, Interest::READABLE).unwrap();
-    let waiting = Arc::new(std::sync::Mutex::new(std::collections::VecDeque::<OwnedFd>::new()));
+    let waiting = Arc::new(std::sync::Mutex::new(
+        std::collections::VecDeque::<OwnedFd>::new(),
+    ));
     tokio::spawn({
         let waiting = waiting.clone();
         async move {
@@ -277,17 +299,17 @@ async fn floor(url: String, wrapper: PathBuf) {
     command
         .env("EXEC_WRAPPER", wrapper)
         .env("CODEX_ESCALATE_SOCKET", clients.as_raw_fd().to_string());
-    let status = tokio::process::Command::from(command).status().await.unwrap();
+    let status = tokio::process::Command::from(command)
+        .status()
+        .await
+        .unwrap();
     std::process::exit(status.code().unwrap());
 }
 
 struct RunEverything;
 
 impl EscalationPolicy for RunEverything {
-    fn decide<'a>(
-        &'a self,
-        _: &'a InterceptedExec,
-    ) -> BoxFuture<'a, Result<Verdict, PolicyError>> {
+    fn decide<'a>(&'a self, _: &'a InterceptedExec) -> BoxFuture<'a, Result<Verdict, PolicyError>> {
         Box::pin(std::future::ready(Ok(EscalationDecision::Run.into())))
     }
 }

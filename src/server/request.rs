@@ -20,6 +20,7 @@ use crate::model::{
     DecisionCode, EscalationExecution, ExecOutcome, ExecUsage, InterceptedExec, ProcessIdentity,
     SessionEvent, Verdict,
 };
+use crate::sys::exec;
 use crate::sys::limits;
 use crate::sys::process::{self, Pidfd};
 use crate::sys::readiness;
@@ -35,8 +36,6 @@ use crate::wire::{
 /// it on.
 const MESSAGE_TIME: Duration = Duration::from_secs(30);
 
-/// Exit status of a shell for a program that isn't there.
-const NOT_FOUND: i32 = 127;
 /// Exit status of a shell for a program that can't be executed.
 const CANNOT_EXECUTE: i32 = 126;
 
@@ -64,6 +63,7 @@ struct Request<'a> {
 /// An escalated command.
 struct Child {
     supervisor: AsyncFd<Supervisor>,
+    program: PathBuf,
     pid: u32,
 }
 
@@ -391,6 +391,7 @@ impl<'a> Request<'a> {
         };
         let prepared = prepared.map_err(|error| failure(error.to_string()))?;
         let directory = self.directory(&exec, &prepared)?;
+        let program = prepared.program.clone();
         let command = Command {
             program: c_string(prepared.program.into_os_string())?,
             argv: c_strings(prepared.argv)?,
@@ -406,7 +407,11 @@ impl<'a> Request<'a> {
             .map_err(|error| failure(format!("cannot start the command: {error}")))?;
         let supervisor = readiness::watch(supervisor, Interest::READABLE)
             .map_err(|error| failure(format!("cannot watch the command: {error}")))?;
-        self.child = Some(Child { supervisor, pid: 0 });
+        self.child = Some(Child {
+            supervisor,
+            program,
+            pid: 0,
+        });
         Ok(())
     }
 
@@ -511,19 +516,15 @@ fn report_input(report: &io::Result<Option<Report>>, child: &mut Child) -> Input
         }
         Ok(Some(Report::NotStarted { step, errno })) => {
             let error = io::Error::from_raw_os_error(errno);
-            let exit_code = match (step, error.kind()) {
-                (Step::Exec, io::ErrorKind::NotFound) => NOT_FOUND,
-                _ => CANNOT_EXECUTE,
-            };
             let attempted = match step {
+                Step::Exec => return exec_failure(&child.program, &error),
                 Step::Fork => "cannot make a process",
                 Step::Descriptors => "cannot put the descriptors in place",
                 Step::Directory => "cannot enter the working directory",
                 Step::Context => "cannot set limits or signals",
-                Step::Exec => "cannot execute",
             };
             Input::NotStarted {
-                exit_code,
+                exit_code: CANNOT_EXECUTE,
                 reason: format!("execgate: {attempted}: {error}"),
             }
         }
@@ -548,6 +549,16 @@ fn report_input(report: &io::Result<Option<Report>>, child: &mut Child) -> Input
             outcome: ExecOutcome::Unknown,
             usage: None,
         },
+    }
+}
+
+/// A program that couldn't be executed, in a shell's words.
+fn exec_failure(program: &Path, error: &io::Error) -> Input {
+    let failure = exec::explain(program, error);
+    let reason = String::from_utf8_lossy(&failure.reason);
+    Input::NotStarted {
+        exit_code: failure.status,
+        reason: format!("{}: {reason}", program.display()),
     }
 }
 

@@ -404,9 +404,9 @@ fn errno() -> c_int {
     unsafe { *place }
 }
 
-fn exit_now() -> ! {
+fn exit_now(code: c_int) -> ! {
     // SAFETY: _exit takes an integer, runs no handlers and doesn't return.
-    unsafe { libc::_exit(0) }
+    unsafe { libc::_exit(code) }
 }
 
 /// Closes the descriptors from `first` to `last`, or with `CLOSE_RANGE_CLOEXEC` leaves that to exec.
@@ -508,7 +508,7 @@ fn supervise(plan: &Plan, control: RawFd) -> ! {
 
 fn not_started(control: RawFd, step: Step, errno: c_int) -> ! {
     send_packet(control, &Packet::new([NOT_STARTED, step as i32, errno, 0]));
-    exit_now()
+    exit_now(0)
 }
 
 /// Closes every descriptor but these two, which become 0 and 1. Returns the first's new number.
@@ -541,13 +541,13 @@ fn wait_for_all(control: RawFd, child: libc::pid_t, own_group: Option<bool>) -> 
     };
     if ended == -1 {
         kill_all(child, false);
-        exit_now();
+        exit_now(0);
     }
     let mut running = own_group.is_some();
     let own_group = own_group == Some(true);
     loop {
         if !reap_ended(control, child, &mut running) {
-            exit_now();
+            exit_now(0);
         }
         let mut sources = [control, ended].map(|fd| libc::pollfd {
             fd,
@@ -584,7 +584,7 @@ fn wait_for_all(control: RawFd, child: libc::pid_t, own_group: Option<bool>) -> 
                     grace -= NAP_MILLISECONDS;
                 }
                 kill_all(child, own_group);
-                exit_now();
+                exit_now(0);
             }
         }
     }
@@ -697,14 +697,18 @@ fn signal_children(signal: c_int) -> bool {
 fn become_command(plan: &Plan, joined: libc::pid_t, status: RawFd) -> ! {
     // Above every destination, so that placing the descriptors can't overwrite it.
     // SAFETY: integers only.
-    let status = unsafe { libc::fcntl(status, libc::F_DUPFD_CLOEXEC, plan.above) };
-    let Err((step, errno)) = prepare_and_execute(plan, joined);
+    let moved = unsafe { libc::fcntl(status, libc::F_DUPFD_CLOEXEC, plan.above) };
+    let (status, result) = match moved {
+        -1 => (status, Err((Step::Descriptors, errno()))),
+        moved => (moved, prepare_and_execute(plan, joined)),
+    };
+    let Err((step, errno)) = result;
     let mut bytes = [0_u8; 8];
     bytes[..4].copy_from_slice(&(step as i32).to_ne_bytes());
     bytes[4..].copy_from_slice(&errno.to_ne_bytes());
     // SAFETY: `bytes` is readable.
     unsafe { libc::write(status, bytes.as_ptr().cast(), bytes.len()) };
-    exit_now()
+    exit_now(127)
 }
 
 fn prepare_and_execute(
@@ -718,8 +722,9 @@ fn prepare_and_execute(
         unsafe { libc::setpgid(0, 0) };
     }
     let at = |step: Step| move |errno: c_int| (step, errno);
-    place_descriptors(plan).map_err(at(Step::Descriptors))?;
+    // Before the descriptors are placed: one of them may get the number that the directory has here.
     enter_directory(&plan.command.directory).map_err(at(Step::Directory))?;
+    place_descriptors(plan).map_err(at(Step::Descriptors))?;
     // SAFETY: one integer.
     unsafe { libc::umask(context.umask.unwrap_or(0o022) & 0o777) };
     if let Some(nice) = context.nice {

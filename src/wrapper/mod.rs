@@ -31,10 +31,6 @@ use crate::wire::Action;
 const DENIED: c_int = 1;
 /// The status where there is no verdict.
 const NO_VERDICT: c_int = 125;
-/// The status of a command that can't be executed.
-const CANNOT_EXECUTE: c_int = 126;
-/// The status of a command that isn't there.
-const NOT_FOUND: c_int = 127;
 
 /// Why the wrapper can't do its work.
 #[derive(Debug)]
@@ -94,14 +90,7 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
     };
     let mut question = ask::ask(invocation, file)?;
     match question.answer()? {
-        Action::Run => {
-            let error = exec::replace_process(
-                file,
-                invocation.arguments().skip(2),
-                invocation.environment(),
-            );
-            Ok(cannot_execute(file, &error))
-        }
+        Action::Run => Ok(execute(invocation, file)),
         Action::Escalate => stand_in::stand_in(question),
         Action::Deny { reason } => {
             match reason {
@@ -113,25 +102,20 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
     }
 }
 
-/// Says why a command can't be executed, in a shell's words, and returns a shell's status.
-fn cannot_execute(file: &CStr, error: &io::Error) -> c_int {
-    let mut line = file.to_bytes().to_vec();
-    let _ = writeln!(line, ": {}", sys_message(error));
+/// Becomes the command. Returns a shell's status where that fails, and says why in a shell's words.
+fn execute(invocation: Invocation, file: &CStr) -> c_int {
+    let environment = invocation.environment();
+    let arguments = invocation.arguments().skip(2);
+    let mut error = exec::replace_process(file, arguments, environment);
+    if error.raw_os_error() == Some(libc::ENOEXEC)
+        && exec::is_script_without_interpreter(exec::path(file))
+    {
+        error = exec::replace_process_by_shell(file, arguments.skip(1), environment);
+    }
+    let failure = exec::explain(exec::path(file), &error);
+    let line = [file.to_bytes(), b": ", &failure.reason, b"\n"].concat();
     let _ = io::stderr().write_all(&line);
-    if error.kind() == io::ErrorKind::NotFound {
-        NOT_FOUND
-    } else {
-        CANNOT_EXECUTE
-    }
-}
-
-/// The system's words for an error, without the number that Rust adds.
-fn sys_message(error: &io::Error) -> String {
-    let text = error.to_string();
-    match text.rfind(" (os error ") {
-        Some(position) => text[..position].to_owned(),
-        None => text,
-    }
+    failure.status
 }
 
 /// Writes a line on standard error, at once. Where that is closed there is nobody to tell.

@@ -1,0 +1,437 @@
+//! A sandboxed peer that lies: hand-written bytes against the real server. Whatever it sends, the
+//! session goes on, and what is held for it is bounded.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use execgate::model::{EscalationDecision, ExecOutcome, SessionEvent};
+use execgate::server::EscalationSession;
+use execgate::sys::descriptor;
+use execgate::sys::socket::{self, Kind, Wait};
+use execgate::wire::MAX_FRAME;
+use support::{ESCALATE, PATIENCE, Scripted, output, start, text, wrapped};
+
+const REQUEST: &[u8] = br#"{"file":"/bin/true","argv":["true"],"workdir":"/","env":{}}"#;
+
+fn session_socket(session: &EscalationSession) -> BorrowedFd<'static> {
+    let number = session.env()[std::ffi::OsStr::new("CODEX_ESCALATE_SOCKET")].to_str();
+    descriptor::inherited(number.unwrap().parse().unwrap()).unwrap()
+}
+
+fn handshake(session: &EscalationSession) -> UnixStream {
+    let (ours, theirs) = socket::pair(Kind::Stream).unwrap();
+    let socket = session_socket(session);
+    socket::send(socket, &[0], &[theirs.as_fd()], Wait::Blocking).unwrap();
+    let stream = UnixStream::from(ours);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn frame(message: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(message.len()).unwrap();
+    [&length.to_le_bytes()[..], message].concat()
+}
+
+/// Reads one frame; empty at the end of the stream.
+async fn read_frame(stream: &UnixStream) -> String {
+    let mut stream = stream.try_clone().unwrap();
+    tokio::task::spawn_blocking(move || {
+        let mut prefix = [0; 4];
+        if stream.read_exact(&mut prefix).is_err() {
+            return String::new();
+        }
+        let mut message = vec![0; u32::from_le_bytes(prefix) as usize];
+        stream.read_exact(&mut message).unwrap();
+        String::from_utf8(message).unwrap()
+    })
+    .await
+    .unwrap()
+}
+
+/// The session still serves an honest asker.
+async fn is_alive(session: &EscalationSession) {
+    let got = output(wrapped(session, "/bin/true", &["true"])).await;
+    assert!(got.status.success(), "{got:?}");
+}
+
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[tokio::test]
+async fn a_foreign_wrapper_is_served_by_the_letter_of_the_protocol() {
+    let session = start(Scripted::always(EscalationDecision::Run));
+    let mut stream = handshake(&session);
+    stream.write_all(&frame(REQUEST)).unwrap();
+    assert_eq!(read_frame(&stream).await, r#"{"action":"Run"}"#);
+
+    let session = start(Scripted::always(support::deny("no")));
+    let mut stream = handshake(&session);
+    stream.write_all(&frame(REQUEST)).unwrap();
+    assert_eq!(
+        read_frame(&stream).await,
+        r#"{"action":{"Deny":{"reason":"no"}}}"#
+    );
+}
+
+#[tokio::test]
+async fn a_foreign_wrapper_that_knows_no_extension_can_escalate() {
+    let session = start(Scripted::always(ESCALATE));
+    let mut stream = handshake(&session);
+    let request =
+        br#"{"file":"/bin/sh","argv":["sh","-c","cat <&7; exit 5"],"workdir":"/","env":{}}"#;
+    stream.write_all(&frame(request)).unwrap();
+    assert!(
+        read_frame(&stream)
+            .await
+            .starts_with(r#"{"action":"Escalate""#)
+    );
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let (input, mut feed) = std::io::pipe().unwrap();
+    feed.write_all(b"through\n").unwrap();
+    drop(feed);
+    let message = frame(br#"{"fds":[1,2,7]}"#);
+    let fds = [writer.as_fd(), writer.as_fd(), input.as_fd()];
+    socket::send(stream.as_fd(), &message, &fds, Wait::Blocking).unwrap();
+    drop((writer, input));
+    assert_eq!(read_frame(&stream).await, r#"{"exit_code":5}"#);
+    let mut said = String::new();
+    reader.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "through\n");
+}
+
+#[tokio::test]
+async fn descriptors_whose_numbers_overlap_come_out_right() {
+    // Each of these arrives in the server at some low number; every permutation of destinations
+    // makes one the other's place.
+    let places = [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+    for shift in 0..places.len() {
+        let session = start(Scripted::always(ESCALATE));
+        let mut stream = handshake(&session);
+        let script = places
+            .iter()
+            .map(|place| format!("read line <&{place}; echo $line"))
+            .collect::<Vec<_>>()
+            .join("; ");
+        let request = serde_json::json!({
+            "file": "/bin/bash", "argv": ["bash", "-c", script], "workdir": "/", "env": {},
+        });
+        stream
+            .write_all(&frame(request.to_string().as_bytes()))
+            .unwrap();
+        read_frame(&stream).await;
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let mut destinations = vec![1, 2];
+        let mut sources: Vec<OwnedFd> = vec![writer.try_clone().unwrap().into(), writer.into()];
+        for index in 0..places.len() {
+            let place = places[(index + shift) % places.len()];
+            let (input, mut feed) = std::io::pipe().unwrap();
+            writeln!(feed, "{place}").unwrap();
+            destinations.push(place);
+            sources.push(input.into());
+        }
+        let message = frame(
+            serde_json::json!({"fds": destinations})
+                .to_string()
+                .as_bytes(),
+        );
+        let borrowed: Vec<_> = sources.iter().map(AsFd::as_fd).collect();
+        socket::send(stream.as_fd(), &message, &borrowed, Wait::Blocking).unwrap();
+        drop(sources);
+        let mut said = String::new();
+        let said = tokio::task::spawn_blocking(move || {
+            reader.read_to_string(&mut said).unwrap();
+            said
+        })
+        .await
+        .unwrap();
+        let expected: String = places.iter().map(|place| format!("{place}\n")).collect();
+        assert_eq!(said, expected, "shifted by {shift}");
+    }
+}
+
+#[tokio::test]
+async fn handshakes_that_are_none_are_dropped_and_leak_nothing() {
+    let session = start(Scripted::always(EscalationDecision::Run));
+    let socket = session_socket(&session);
+    is_alive(&session).await;
+    let before = open_descriptors();
+    let (pipe, _writer) = std::io::pipe().unwrap();
+    let (stream, _other) = socket::pair(Kind::Stream).unwrap();
+    let (datagram, _other_datagram) = socket::pair(Kind::Datagram).unwrap();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let sixteen = vec![pipe.as_fd(); 16];
+    let bad: [(&[u8], &[BorrowedFd<'_>]); 8] = [
+        (&[0], &[]),
+        (&[0], &[pipe.as_fd()]),
+        (&[0], &[file.as_fd()]),
+        (&[0], &[datagram.as_fd()]),
+        (&[0], &[stream.as_fd(), stream.as_fd()]),
+        (&[0], &sixteen),
+        (&[7], &[stream.as_fd()]),
+        (&[0; 9000], &[stream.as_fd()]),
+    ];
+    for (bytes, descriptors) in bad {
+        for _ in 0..20 {
+            socket::send(socket, bytes, descriptors, Wait::Blocking).unwrap();
+            tokio::task::yield_now().await;
+        }
+    }
+    // Seventeen and more can be sent by a peer that builds its own control message.
+    send_descriptors_by_hand(socket, &vec![pipe.as_fd(); 17]);
+    is_alive(&session).await;
+    drop((
+        pipe,
+        _writer,
+        stream,
+        _other,
+        datagram,
+        _other_datagram,
+        file,
+    ));
+    settle(before - 1).await;
+}
+
+/// Waits until no more descriptors are open than `count` and the few that a test's own reading takes.
+async fn settle(count: usize) {
+    let search = async {
+        while open_descriptors() > count + 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, search)
+        .await
+        .unwrap_or_else(|_| {
+            panic!(
+                "{} descriptors are open, and {count} were",
+                open_descriptors()
+            )
+        });
+}
+
+/// More descriptors than `socket::send` lets through, as a hostile peer would: by Python.
+fn send_descriptors_by_hand(socket: BorrowedFd<'_>, descriptors: &[BorrowedFd<'_>]) {
+    use std::os::fd::AsRawFd;
+    let inherited = descriptor::duplicate_from(socket, 200).unwrap();
+    let script = format!(
+        "import socket, array\n\
+         s = socket.socket(fileno={})\n\
+         f = array.array('i', [0] * {})\n\
+         s.sendmsg([b'\\0'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, f)])\n",
+        inherited.as_raw_fd(),
+        descriptors.len()
+    );
+    let status = std::process::Command::new("python3")
+        .args(["-c", &script])
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+#[tokio::test]
+async fn a_message_that_claims_4_gib_is_refused_unread() {
+    let session = start(Scripted::always(EscalationDecision::Run));
+    for claimed in [u32::MAX, u32::try_from(MAX_FRAME).unwrap() + 1] {
+        let mut stream = handshake(&session);
+        stream.write_all(&claimed.to_le_bytes()).unwrap();
+        let answer = read_frame(&stream).await;
+        assert!(
+            answer.contains("Deny") && answer.contains("bytes"),
+            "{answer}"
+        );
+        assert_eq!(read_frame(&stream).await, "");
+    }
+    is_alive(&session).await;
+}
+
+#[tokio::test]
+async fn garbage_is_refused_with_the_reason() {
+    let session = start(Scripted::always(EscalationDecision::Run));
+    let bad: [&[u8]; 7] = [
+        b"",
+        b"null",
+        b"\xff\xfe",
+        b"{\"file\":1}",
+        br#"{"file":"/bin/true","argv":["true"],"workdir":"relative","env":{}}"#,
+        br#"{"file":"/bin/true","argv":["true"],"workdir":"/","env":{"A":1}}"#,
+        b"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
+    ];
+    for message in bad {
+        let mut stream = handshake(&session);
+        stream.write_all(&frame(message)).unwrap();
+        let answer = read_frame(&stream).await;
+        assert!(answer.contains("invalid request"), "{answer}");
+        assert_eq!(read_frame(&stream).await, "");
+    }
+    is_alive(&session).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_at_any_byte_decides_nothing() {
+    let policy = Scripted::always(EscalationDecision::Run);
+    let session = start(policy.clone());
+    let whole = frame(REQUEST);
+    for end in 0..whole.len() {
+        let mut stream = handshake(&session);
+        stream.write_all(&whole[..end]).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let answer = read_frame(&stream).await;
+        assert!(
+            answer.is_empty() || answer.contains("invalid request"),
+            "{answer}"
+        );
+    }
+    is_alive(&session).await;
+    assert_eq!(policy.asked.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn half_a_request_and_silence_hold_up_nobody() {
+    let session = start(Scripted::always(EscalationDecision::Run));
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        let mut stream = handshake(&session);
+        stream.write_all(&frame(REQUEST)[..20]).unwrap();
+        silent.push(stream);
+        tokio::task::yield_now().await;
+    }
+    is_alive(&session).await;
+}
+
+#[tokio::test]
+async fn a_byte_at_a_time_is_a_request_too() {
+    let session = start(Scripted::always(EscalationDecision::Run));
+    let mut stream = handshake(&session);
+    for byte in frame(REQUEST) {
+        stream.write_all(&[byte]).unwrap();
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(read_frame(&stream).await, r#"{"action":"Run"}"#);
+}
+
+#[tokio::test]
+async fn descriptors_must_be_as_many_as_declared() {
+    for (fds, sent) in [("[0,1,2]", 2), ("[0]", 2), ("[]", 1), ("[0,1]", 0)] {
+        let policy = Scripted::always(ESCALATE);
+        let session = start(policy.clone());
+        let mut stream = handshake(&session);
+        stream.write_all(&frame(REQUEST)).unwrap();
+        read_frame(&stream).await;
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let message = frame(format!(r#"{{"fds":{fds}}}"#).as_bytes());
+        socket::send(
+            stream.as_fd(),
+            &message,
+            &vec![null.as_fd(); sent],
+            Wait::Blocking,
+        )
+        .unwrap();
+        let answer = read_frame(&stream).await;
+        assert!(answer.contains("declared"), "{answer}");
+        policy
+            .wait_for(|event| match event {
+                SessionEvent::ExecFinished {
+                    outcome: ExecOutcome::NotStarted(_),
+                    ..
+                } => Some(()),
+                _ => None,
+            })
+            .await;
+        is_alive_anew().await;
+    }
+}
+
+#[tokio::test]
+async fn numbers_that_no_descriptor_can_have_are_refused() {
+    for fds in ["[-1]", "[2147483647]", "[1,1]", "[1000000000]"] {
+        let session = start(Scripted::always(ESCALATE));
+        let mut stream = handshake(&session);
+        stream.write_all(&frame(REQUEST)).unwrap();
+        read_frame(&stream).await;
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let count = fds.matches(',').count() + 1;
+        let message = frame(format!(r#"{{"fds":{fds}}}"#).as_bytes());
+        socket::send(
+            stream.as_fd(),
+            &message,
+            &vec![null.as_fd(); count],
+            Wait::Blocking,
+        )
+        .unwrap();
+        let answer = read_frame(&stream).await;
+        assert!(
+            answer.contains("\"exit_code\":126") && answer.contains("failure"),
+            "{fds}: {answer}"
+        );
+    }
+}
+
+async fn is_alive_anew() {
+    let session = start(Scripted::always(EscalationDecision::Run));
+    is_alive(&session).await;
+}
+
+#[tokio::test]
+async fn signals_that_are_not_a_wrappers_to_send_are_not_sent() {
+    let session = start(Scripted::always(ESCALATE));
+    let mut stream = handshake(&session);
+    let request = br#"{"file":"/bin/sleep","argv":["sleep","0.3"],"workdir":"/","env":{}}"#;
+    stream.write_all(&frame(request)).unwrap();
+    read_frame(&stream).await;
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let message = frame(br#"{"fds":[0]}"#);
+    socket::send(stream.as_fd(), &message, &[null.as_fd()], Wait::Blocking).unwrap();
+    for signal in [0, -1, 9, 11, 64, 1_000_000] {
+        let forward = frame(format!(r#"{{"signal":{signal}}}"#).as_bytes());
+        stream.write_all(&forward).unwrap();
+    }
+    assert_eq!(read_frame(&stream).await, r#"{"exit_code":0}"#);
+}
+
+#[tokio::test]
+async fn escalated_pipelines_do_not_hang() {
+    // Each holds descriptors that the others wait for the end of: a leak into one is a deadlock.
+    let session = start(Scripted::always(ESCALATE));
+    for _ in 0..20 {
+        let wrapper = support::WRAPPER;
+        let script = format!(
+            "{wrapper} /bin/echo echo through | {wrapper} /bin/cat cat | {wrapper} /bin/cat cat"
+        );
+        let mut command = std::process::Command::new("/bin/sh");
+        command.args(["-c", &script]).envs(session.env());
+        let got = output(command).await;
+        assert_eq!(text(&got.stdout), "through\n", "{got:?}");
+    }
+}
+
+#[tokio::test]
+async fn after_a_thousand_escalations_nothing_is_left() {
+    let policy = Scripted::always(ESCALATE);
+    let session = start(policy.clone());
+    is_alive(&session).await;
+    let before = open_descriptors();
+    for _ in 0..20 {
+        let batch: Vec<_> = (0..50)
+            .map(|_| tokio::spawn(output(wrapped(&session, "/bin/true", &["true"]))))
+            .collect();
+        for got in batch {
+            let got = got.await.unwrap();
+            assert!(got.status.success(), "{got:?}");
+        }
+    }
+    settle(before).await;
+    let own = std::process::id();
+    let zombies = std::fs::read_dir("/proc").unwrap().filter(|entry| {
+        let stat = entry.as_ref().unwrap().path().join("stat");
+        std::fs::read_to_string(stat).is_ok_and(|stat| {
+            let mut behind = stat.rsplit(')').next().unwrap().split_whitespace();
+            behind.next() == Some("Z") && behind.next() == Some(&own.to_string())
+        })
+    });
+    assert_eq!(zombies.count(), 0);
+}
