@@ -15,7 +15,7 @@ use super::codec::{LinkCodec, MESSAGE_LIMIT};
 use super::dialer::Dialer;
 use super::outgoing::Outgoing;
 use super::session::Shared;
-use super::state::CallNumber;
+use super::state::{CallNumber, SessionState};
 use crate::pb::{self, Reconnect};
 
 /// The call, as the contract names it.
@@ -38,7 +38,7 @@ pub(super) async fn drive(shared: Arc<Shared>, dialer: Arc<Dialer>) {
         () = window_after_end(&shared) => {}
     }
     // Dropping their senders answers those who still ask.
-    let (_askers, undelivered) = shared.update(super::state::SessionState::close);
+    let (_askers, undelivered) = shared.update(SessionState::close);
     if undelivered > 0 {
         shared.lost(
             u64::try_from(undelivered).unwrap_or(u64::MAX),
@@ -69,8 +69,7 @@ async fn call_again_and_again(shared: &Arc<Shared>, dialer: &Dialer) {
         let next = pb::after_status(status.code());
         let cause = describe(&status);
         let is_over = shared.over.is_cancelled();
-        shared.tally.broken_calls.add(1);
-        tracing::debug!(status = ?status.code(), "a call ended: {cause}");
+        shared.call_broke(status.code(), &cause);
         if cause.contains("too_many_pings") {
             dialer.ping_seldom();
         }
@@ -119,14 +118,14 @@ async fn call(shared: &Arc<Shared>, dialer: &Dialer, number: CallNumber) -> Stat
     let response = loop {
         tokio::select! {
             response = response.as_mut() => break response,
-            _ = settled.tick() => shared.update(|state| state.settled()),
+            _ = settled.tick() => shared.update(SessionState::settled),
         }
     };
     let mut answers = match response {
         Ok(response) => response.into_inner(),
         Err(status) => return status,
     };
-    shared.update(|state| state.settled());
+    shared.update(SessionState::settled);
     loop {
         match answers.message().await {
             Ok(Some(answer)) => shared.take(answer),

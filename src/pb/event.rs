@@ -198,12 +198,12 @@ pub fn exec_withdrawn(
 /// That the events from `first` to `last` were dropped. Its sequence is left unset.
 #[must_use]
 pub fn events_lost(first: u64, last: u64, at: SystemTime) -> v1::SessionRequest {
-    let lost = v1::EventsLost {
+    let event = v1::EventsLost {
         first_sequence: first,
         last_sequence: last,
         count: last.saturating_sub(first).saturating_add(1),
     };
-    request(at, Event::EventsLost(lost))
+    request(at, Event::EventsLost(event))
 }
 
 fn exec_decided(exec: ExecId, verdict: Verdict, waited: Duration) -> v1::ExecDecided {

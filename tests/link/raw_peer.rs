@@ -18,7 +18,7 @@ const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// ENHANCE_YOUR_CALM.
+/// `ENHANCE_YOUR_CALM`.
 const CALM: u32 = 0xb;
 
 /// Serves each connection with `serve`; returns the endpoint.
