@@ -13,6 +13,7 @@ use tonic::{Code, Request, Status};
 use super::backoff::Backoff;
 use super::codec::{LinkCodec, MESSAGE_LIMIT};
 use super::dialer::Dialer;
+use super::endpoint::PING_INTERVAL;
 use super::outgoing::Outgoing;
 use super::session::Shared;
 use super::state::{CallNumber, SessionState};
@@ -58,7 +59,8 @@ async fn call_again_and_again(shared: &Arc<Shared>, dialer: &Dialer) {
         let begun = Instant::now();
         let number = shared.begin_call();
         // A response that tonic can't take apart makes it panic: that, too, ends but the call.
-        let status = AssertUnwindSafe(call(shared, dialer, number))
+        let mut heard = begun;
+        let status = AssertUnwindSafe(call(shared, dialer, number, &mut heard))
             .catch_unwind()
             .await
             .unwrap_or_else(|_| Status::internal("the response can't be taken apart"));
@@ -72,6 +74,8 @@ async fn call_again_and_again(shared: &Arc<Shared>, dialer: &Dialer) {
         shared.call_broke(status.code(), &cause);
         if cause.contains("too_many_pings") {
             dialer.ping_seldom();
+        } else if is_cut(&status, &cause) && heard.elapsed() >= 2 * PING_INTERVAL {
+            dialer.cut_while_quiet(Instant::now());
         }
         shared.call_ended(next, &cause);
         if is_over && next == Reconnect::AtLongestInterval {
@@ -101,8 +105,19 @@ async fn hastened(shared: &Shared, begun: Instant, next: Reconnect) {
     }
 }
 
-/// Makes one call and sees it to its end.
-async fn call(shared: &Arc<Shared>, dialer: &Dialer, number: CallNumber) -> Status {
+/// Whether the connection was ended by the other side. What comes from the transport has a source,
+/// and what the service says has none.
+fn is_cut(status: &Status, cause: &str) -> bool {
+    status.source().is_some() && !cause.contains("timed out")
+}
+
+/// Makes one call and sees it to its end. Keeps in `heard` when the service last said something.
+async fn call(
+    shared: &Arc<Shared>,
+    dialer: &Dialer,
+    number: CallNumber,
+    heard: &mut Instant,
+) -> Status {
     let mut client = Grpc::new(dialer.channel())
         .max_decoding_message_size(MESSAGE_LIMIT)
         .max_encoding_message_size(MESSAGE_LIMIT);
@@ -126,9 +141,13 @@ async fn call(shared: &Arc<Shared>, dialer: &Dialer, number: CallNumber) -> Stat
         Err(status) => return status,
     };
     shared.update(SessionState::settled);
+    *heard = Instant::now();
     loop {
         match answers.message().await {
-            Ok(Some(answer)) => shared.take(answer),
+            Ok(Some(answer)) => {
+                shared.take(answer);
+                *heard = Instant::now();
+            }
             Ok(None) => return Status::ok("the service ended the call"),
             Err(status) => return status,
         }
