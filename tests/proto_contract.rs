@@ -2,6 +2,7 @@
 //! retyped or removed.
 
 #![cfg(feature = "full")]
+#![allow(clippy::expect_used, reason = "what fails here fails the test")]
 
 use std::collections::BTreeSet;
 
@@ -99,7 +100,9 @@ fn names_follow_the_conventions() {
         let name = &element.name;
         let own = name.rsplit('.').next().unwrap_or_default();
         let fault = match element.kind {
-            Kind::Message(_) | Kind::Enum(_) if !is_pascal(own) => "isn't PascalCase",
+            Kind::Message(_) | Kind::Enum(_) | Kind::Method if !is_pascal(own) => {
+                "isn't PascalCase"
+            }
             Kind::Field(_) | Kind::Oneof if !is_snake(own) => "isn't lower_snake_case",
             Kind::Value { of } if !own.starts_with(&format!("{}_", screaming(of))) => {
                 "isn't prefixed with its enum's name"
@@ -108,7 +111,6 @@ fn names_follow_the_conventions() {
             Kind::Service(_) if !is_pascal(own) || !own.ends_with("Service") => {
                 "isn't PascalCase with Service at its end"
             }
-            Kind::Method if !is_pascal(own) => "isn't PascalCase",
             _ => continue,
         };
         faults.push(format!("{name} {fault}"));
@@ -128,7 +130,10 @@ fn enums_begin_with_unspecified_and_have_no_holes() {
         {
             faults.push(format!("{} doesn't begin with {zero} = 0", element.name));
         }
-        let numbers = descriptor.value.iter().map(|value| value.number());
+        let numbers = descriptor
+            .value
+            .iter()
+            .map(prost_types::EnumValueDescriptorProto::number);
         let reserved = descriptor
             .reserved_range
             .iter()

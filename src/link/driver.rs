@@ -13,9 +13,10 @@ use tonic::{Code, Request, Status};
 use super::backoff::Backoff;
 use super::codec::{LinkCodec, MESSAGE_LIMIT};
 use super::dialer::Dialer;
+use super::endpoint::PING_INTERVAL;
 use super::outgoing::Outgoing;
 use super::session::Shared;
-use super::state::CallNumber;
+use super::state::{CallNumber, SessionState};
 use crate::pb::{self, Reconnect};
 
 /// The call, as the contract names it.
@@ -38,7 +39,7 @@ pub(super) async fn drive(shared: Arc<Shared>, dialer: Arc<Dialer>) {
         () = window_after_end(&shared) => {}
     }
     // Dropping their senders answers those who still ask.
-    let (_askers, undelivered) = shared.update(super::state::SessionState::close);
+    let (_askers, undelivered) = shared.update(SessionState::close);
     if undelivered > 0 {
         shared.lost(
             u64::try_from(undelivered).unwrap_or(u64::MAX),
@@ -58,7 +59,8 @@ async fn call_again_and_again(shared: &Arc<Shared>, dialer: &Dialer) {
         let begun = Instant::now();
         let number = shared.begin_call();
         // A response that tonic can't take apart makes it panic: that, too, ends but the call.
-        let status = AssertUnwindSafe(call(shared, dialer, number))
+        let mut heard = begun;
+        let status = AssertUnwindSafe(call(shared, dialer, number, &mut heard))
             .catch_unwind()
             .await
             .unwrap_or_else(|_| Status::internal("the response can't be taken apart"));
@@ -69,10 +71,11 @@ async fn call_again_and_again(shared: &Arc<Shared>, dialer: &Dialer) {
         let next = pb::after_status(status.code());
         let cause = describe(&status);
         let is_over = shared.over.is_cancelled();
-        shared.tally.broken_calls.add(1);
-        tracing::debug!(status = ?status.code(), "a call ended: {cause}");
+        shared.call_broke(status.code(), &cause);
         if cause.contains("too_many_pings") {
             dialer.ping_seldom();
+        } else if is_cut(&status, &cause) && heard.elapsed() >= 2 * PING_INTERVAL {
+            dialer.cut_while_quiet(Instant::now());
         }
         shared.call_ended(next, &cause);
         if is_over && next == Reconnect::AtLongestInterval {
@@ -102,8 +105,19 @@ async fn hastened(shared: &Shared, begun: Instant, next: Reconnect) {
     }
 }
 
-/// Makes one call and sees it to its end.
-async fn call(shared: &Arc<Shared>, dialer: &Dialer, number: CallNumber) -> Status {
+/// Whether the connection was ended by the other side. What comes from the transport has a source,
+/// and what the service says has none.
+fn is_cut(status: &Status, cause: &str) -> bool {
+    status.source().is_some() && !cause.contains("timed out")
+}
+
+/// Makes one call and sees it to its end. Keeps in `heard` when the service last said something.
+async fn call(
+    shared: &Arc<Shared>,
+    dialer: &Dialer,
+    number: CallNumber,
+    heard: &mut Instant,
+) -> Status {
     let mut client = Grpc::new(dialer.channel())
         .max_decoding_message_size(MESSAGE_LIMIT)
         .max_encoding_message_size(MESSAGE_LIMIT);
@@ -119,17 +133,21 @@ async fn call(shared: &Arc<Shared>, dialer: &Dialer, number: CallNumber) -> Stat
     let response = loop {
         tokio::select! {
             response = response.as_mut() => break response,
-            _ = settled.tick() => shared.update(|state| state.settled()),
+            _ = settled.tick() => shared.update(SessionState::settled),
         }
     };
     let mut answers = match response {
         Ok(response) => response.into_inner(),
         Err(status) => return status,
     };
-    shared.update(|state| state.settled());
+    shared.update(SessionState::settled);
+    *heard = Instant::now();
     loop {
         match answers.message().await {
-            Ok(Some(answer)) => shared.take(answer),
+            Ok(Some(answer)) => {
+                shared.take(answer);
+                *heard = Instant::now();
+            }
             Ok(None) => return Status::ok("the service ended the call"),
             Err(status) => return status,
         }

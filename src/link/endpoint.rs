@@ -13,7 +13,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// HTTP/2 pings find a peer that hangs, or a connection that died behind a proxy: within the sum of
 /// these two.
-const PING_INTERVAL: Duration = Duration::from_secs(5);
+pub(super) const PING_INTERVAL: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Ping interval for a service that calls that too many. gRPC servers accept one ping in five minutes

@@ -6,7 +6,7 @@ use crate::model::ExecId;
 
 /// The events of a session that aren't settled: to be handed to the transport, or handed to it and
 /// not yet acknowledged. In order of their sequences, which are contiguous: what was dropped leaves
-/// a gap behind that is told as EventsLost.
+/// a gap behind that is told as `EventsLost`.
 #[derive(Debug)]
 pub(super) struct EventLog {
     entries: VecDeque<Entry>,
@@ -182,26 +182,35 @@ impl EventLog {
         }
     }
 
-    /// Forgets what is stored by the service: everything up to `through`.
-    pub(super) fn acknowledge(&mut self, through: u64) {
+    /// Forgets what is stored by the service: everything up to `through`. Returns the questions among
+    /// it that this call hasn't been given: stored as they are, they may want to be asked.
+    pub(super) fn acknowledge(&mut self, through: u64) -> Vec<ExecId> {
         let through = through.min(self.highest);
+        let mut not_asked = Vec::new();
         while self
             .entries
             .front()
             .is_some_and(|entry| entry.last <= through)
         {
-            self.pop();
+            let is_ahead = self.handed_over == 0;
             self.handed_over = self.handed_over.saturating_sub(1);
+            if let Some(exec) = self.pop()
+                && is_ahead
+            {
+                not_asked.push(exec);
+            }
         }
+        not_asked
     }
 
-    fn pop(&mut self) {
-        if let Some(Entry {
-            content: Content::Event { body, .. },
-            ..
-        }) = self.entries.pop_front()
-        {
-            self.bytes -= body.len();
+    /// Forgets the first entry; returns the exec that it asks for.
+    fn pop(&mut self) -> Option<ExecId> {
+        match self.entries.pop_front()?.content {
+            Content::Event { body, question } => {
+                self.bytes -= body.len();
+                question
+            }
+            Content::Gap => None,
         }
     }
 
@@ -274,24 +283,24 @@ mod tests {
         Bytes::copy_from_slice(&sequence.to_le_bytes())
     }
 
-    fn event(sequence: u64) -> Option<Next> {
-        Some(Next::Event {
+    fn event(sequence: u64) -> Next {
+        Next::Event {
             sequence,
             body: body(sequence),
             question: None,
-        })
+        }
     }
 
-    fn lost(first: u64, last: u64) -> Option<Next> {
-        Some(Next::Lost { first, last })
+    fn lost(first: u64, last: u64) -> Next {
+        Next::Lost { first, last }
     }
 
     #[test]
     fn without_acknowledgement_it_forgets_what_it_hands_over() {
         let mut log = log(2);
-        assert_eq!(log.next(Keep::Nothing), event(1));
+        assert_eq!(log.next(Keep::Nothing), Some(event(1)));
         log.rewind();
-        assert_eq!(log.next(Keep::Nothing), event(2));
+        assert_eq!(log.next(Keep::Nothing), Some(event(2)));
         assert_eq!(log.next(Keep::Nothing), None);
         assert!(log.is_empty());
         assert_eq!(log.bytes, 0);
@@ -301,15 +310,15 @@ mod tests {
     fn it_repeats_what_was_not_acknowledged() {
         let mut log = log(3);
         for sequence in 1..=3 {
-            assert_eq!(log.next(Keep::UntilAcknowledged), event(sequence));
+            assert_eq!(log.next(Keep::UntilAcknowledged), Some(event(sequence)));
         }
-        log.acknowledge(1);
+        assert_eq!(log.acknowledge(1), []);
         assert!(log.is_handed_over());
         log.rewind();
         assert_eq!(log.first_sequence(), Some(2));
-        assert_eq!(log.next(Keep::UntilAcknowledged), event(2));
+        assert_eq!(log.next(Keep::UntilAcknowledged), Some(event(2)));
         // An acknowledgement from before the repetition reaches past it.
-        log.acknowledge(3);
+        assert_eq!(log.acknowledge(3), []);
         assert_eq!(log.next(Keep::UntilAcknowledged), None);
         assert!(log.is_empty());
     }
@@ -318,16 +327,16 @@ mod tests {
     fn what_was_never_sent_cannot_be_acknowledged() {
         let mut log = log(2);
         let _ = log.next(Keep::UntilAcknowledged);
-        log.acknowledge(u64::MAX);
-        assert_eq!(log.next(Keep::UntilAcknowledged), event(2));
+        assert_eq!(log.acknowledge(u64::MAX), []);
+        assert_eq!(log.next(Keep::UntilAcknowledged), Some(event(2)));
     }
 
     #[test]
     fn at_its_bound_it_drops_the_oldest_and_says_so_in_their_place() {
         let mut log = log(7);
         assert_eq!(log.shed(|_| false), 4);
-        assert_eq!(log.next(Keep::UntilAcknowledged), lost(1, 4));
-        assert_eq!(log.next(Keep::UntilAcknowledged), event(5));
+        assert_eq!(log.next(Keep::UntilAcknowledged), Some(lost(1, 4)));
+        assert_eq!(log.next(Keep::UntilAcknowledged), Some(event(5)));
         assert_eq!(log.unsettled(Keep::UntilAcknowledged), 3);
         assert_eq!(log.unsettled(Keep::Nothing), 2);
     }
@@ -339,12 +348,12 @@ mod tests {
             log.push(sequence, body(sequence), Some(ExecId(sequence)));
         }
         assert_eq!(log.shed(|exec| exec.0 == 2), 4);
-        assert_eq!(log.next(Keep::Nothing), lost(1, 1));
+        assert_eq!(log.next(Keep::Nothing), Some(lost(1, 1)));
         assert!(matches!(
             log.next(Keep::Nothing),
             Some(Next::Event { sequence: 2, .. })
         ));
-        assert_eq!(log.next(Keep::Nothing), lost(3, 5));
+        assert_eq!(log.next(Keep::Nothing), Some(lost(3, 5)));
         assert_eq!(log.shed(|_| true), 0);
     }
 
@@ -352,14 +361,14 @@ mod tests {
     fn a_gap_that_was_told_does_not_grow() {
         let mut log = log(5);
         assert_eq!(log.shed(|_| false), 2);
-        assert_eq!(log.next(Keep::UntilAcknowledged), lost(1, 2));
+        assert_eq!(log.next(Keep::UntilAcknowledged), Some(lost(1, 2)));
         (6..=7).for_each(|sequence| log.push(sequence, body(sequence), None));
         assert_eq!(log.shed(|_| false), 3);
-        assert_eq!(log.next(Keep::UntilAcknowledged), lost(3, 5));
+        assert_eq!(log.next(Keep::UntilAcknowledged), Some(lost(3, 5)));
         log.rewind();
-        assert_eq!(log.next(Keep::UntilAcknowledged), lost(1, 5));
-        log.acknowledge(5);
-        assert_eq!(log.next(Keep::UntilAcknowledged), event(6));
+        assert_eq!(log.next(Keep::UntilAcknowledged), Some(lost(1, 5)));
+        assert_eq!(log.acknowledge(5), []);
+        assert_eq!(log.next(Keep::UntilAcknowledged), Some(event(6)));
     }
 
     #[test]
@@ -370,6 +379,6 @@ mod tests {
         assert_eq!(log.shed(|_| false), 1);
         log.push(3, Bytes::from(vec![0; 101]), None);
         assert_eq!(log.shed(|_| false), 2);
-        assert_eq!(log.next(Keep::Nothing), lost(1, 3));
+        assert_eq!(log.next(Keep::Nothing), Some(lost(1, 3)));
     }
 }

@@ -8,10 +8,10 @@
 //!     |<---------------------------|<-------------------- Verdict --|
 //! ```
 //!
-//! [`PolicyLink`] holds the connection. Each session has a pure [state](state) behind one short
-//! lock, which numbers its events, keeps what isn't settled and knows what is being asked; a
-//! [stream](outgoing) from which the transport takes events as it can send them; and a
-//! [driver](driver), which receives answers, and calls again when a call has ended.
+//! [`PolicyLink`] holds the connection. Each session has a pure state (`state`) behind one short
+//! lock, which numbers its events, keeps what isn't settled and knows what is being asked; a stream
+//! (`outgoing`) by which the transport takes events as it can send them; and a driver (`driver`),
+//! which receives answers, and calls again when a call has ended.
 //!
 //! Invariants:
 //! - A command runs or escalates only by a verdict for exactly that exec, or by the owner's choice

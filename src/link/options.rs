@@ -25,7 +25,7 @@ pub struct LinkOptions {
     /// Most execs of one session that wait at once; 1,024 by default. Further ones are refused.
     pub most_waiting: usize,
     /// Most events of one session that are kept until they are sent or acknowledged; 8,192 by
-    /// default. At the bound the oldest are dropped, and EventsLost tells so.
+    /// default. At the bound the oldest are dropped, and `EventsLost` tells so.
     pub most_events: usize,
     /// Most bytes of such events, and of waiting execs; 32 MiB by default.
     pub most_event_bytes: usize,

@@ -8,6 +8,7 @@ use prost::bytes::Bytes;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tonic::Code;
 
 use super::codec::BODY_LIMIT;
 use super::counters::{Counter, Tally};
@@ -91,9 +92,9 @@ impl SessionLink {
             reply,
             person: None,
         };
-        let asked = shared.tell(|state| state.ask(exec.id, body, asker, Instant::now()));
-        let asked = match asked {
-            Ok(asked) => asked,
+        let taken = shared.tell(|state| state.ask(exec.id, body, asker, Instant::now()));
+        let taken = match taken {
+            Ok(taken) => taken,
             Err(Refusal::Overloaded) => {
                 return Ok(shared.overloaded("too many commands wait for the policy service"));
             }
@@ -109,11 +110,11 @@ impl SessionLink {
             shared,
             exec: Some(exec.id),
         };
-        if asked.attempt_now == AttemptNow::Yes {
+        if taken.attempt_now == AttemptNow::Yes {
             shared.attempt_now.notify_one();
         }
 
-        let mut deadline = pin!(tokio::time::sleep_until(asked.deadline));
+        let mut deadline = pin!(tokio::time::sleep_until(taken.deadline));
         let reply = loop {
             tokio::select! {
                 biased;
@@ -350,6 +351,14 @@ impl Shared {
         let lost = self.tally.lost_events.add(events);
         if (lost - events).checked_ilog2() != lost.checked_ilog2() {
             tracing::warn!(session = %self.session.description.id, lost, "events were lost: {why}");
+        }
+    }
+
+    /// Counts a call that ended early, and logs as [`warn`](Self::warn) does.
+    pub(super) fn call_broke(&self, code: Code, cause: &str) {
+        let count = self.tally.broken_calls.add(1);
+        if count.is_power_of_two() {
+            tracing::warn!(session = %self.session.description.id, count, ?code, "a call to the policy service ended: {cause}");
         }
     }
 

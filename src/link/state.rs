@@ -59,6 +59,8 @@ struct Question<R> {
     body: Bytes,
     asked: Instant,
     deadline: Instant,
+    /// Whether a person decides, and it has more time than most.
+    extended: bool,
     /// The call that was given the question last.
     call: Option<CallNumber>,
     broken_calls: u32,
@@ -232,12 +234,13 @@ impl<R> SessionState<R> {
             return Err(Refusal::AlreadyAsked);
         };
         let sequence = self.next_sequence;
-        let deadline = now + self.bounds.verdict_deadline;
+        let deadline = after(now, self.bounds.verdict_deadline);
         vacant.insert(Question {
             sequence,
             body: body.clone(),
             asked: now,
             deadline,
+            extended: false,
             call: None,
             broken_calls: 0,
             reply,
@@ -333,10 +336,10 @@ impl<R> SessionState<R> {
         };
         let cap = self.bounds.pending_cap;
         let question = self.open.get_mut(&exec).ok_or(stray)?;
-        let latest = question.asked + cap;
-        let asked_for = within.and_then(|within| now.checked_add(within));
-        let until = asked_for.map_or(latest, |until| until.min(latest));
+        let latest = after(question.asked, cap);
+        let until = within.map_or(latest, |within| after(now, within).min(latest));
         question.deadline = question.deadline.max(until);
+        question.extended = true;
         // The service can deal with it.
         question.broken_calls = 0;
         Ok(&mut question.reply)
@@ -363,7 +366,10 @@ impl<R> SessionState<R> {
     /// The service has stored the events up to `through`.
     pub(super) fn acknowledged(&mut self, through: u64) {
         self.heard(Acknowledgement::None);
-        self.log.acknowledge(through);
+        // An acknowledgement of what an earlier call was given may come before this call has repeated
+        // it.
+        let not_asked = self.log.acknowledge(through);
+        self.call.again.extend(not_asked);
     }
 
     // Calls.
@@ -484,18 +490,16 @@ impl<R> SessionState<R> {
                 question.broken_calls += 1;
             }
         }
-        let mut given_up: Vec<_> = self
+        let mut execs: Vec<_> = self
             .open
             .iter()
             .filter(|(_, question)| {
-                // Those for whom a person decides have time.
-                let ordinary = question.deadline <= question.asked + self.bounds.verdict_deadline;
-                (give_up && ordinary) || question.broken_calls >= MOST_BROKEN_CALLS
+                (give_up && !question.extended) || question.broken_calls >= MOST_BROKEN_CALLS
             })
             .map(|(exec, _)| *exec)
             .collect();
-        given_up.sort_unstable();
-        given_up
+        execs.sort_unstable();
+        execs
             .into_iter()
             .filter_map(|exec| Some((exec, self.withdraw(exec)?)))
             .collect()
@@ -531,6 +535,12 @@ impl<R> SessionState<R> {
             .iter()
             .map(|(exec, question)| (*exec, &question.reply))
     }
+}
+
+/// `span` after `start`; for a span that no clock can show, 30 years.
+fn after(start: Instant, span: Duration) -> Instant {
+    const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+    start.checked_add(span).unwrap_or_else(|| start + FOREVER)
 }
 
 #[cfg(test)]

@@ -12,39 +12,53 @@ use crate::model::{
     SessionDescription, SessionEndReason, SessionEvent, Verdict, WithdrawalReason,
 };
 
+/// For reserving space only.
+const USUAL_NAME_LENGTH: usize = 16;
+
 /// The question for a verdict on `exec`. Its sequence is left unset.
 #[must_use]
 pub fn exec_requested(exec: &InterceptedExec, time_allowed: Duration) -> v1::SessionRequest {
     let file = exec.file.as_os_str().as_bytes();
     let workdir = exec.workdir.as_os_str().as_bytes();
-    let arguments = || exec.argv.iter().map(|argument| argument.as_bytes());
 
-    // One allocation for all of it; each field is a slice of that.
-    let length = file.len()
+    // One buffer for all of it, of which each field is a slice.
+    let expected = file.len()
         + workdir.len()
-        + arguments().map(<[u8]>::len).sum::<usize>()
-        + exec.env.names().map(<[u8]>::len).sum::<usize>();
-    let mut copy = BytesMut::with_capacity(length);
+        + exec
+            .argv
+            .iter()
+            .map(|argument| argument.len())
+            .sum::<usize>()
+        + exec.env.0.len() * USUAL_NAME_LENGTH;
+    let mut copy = BytesMut::with_capacity(expected);
+    let mut lengths = Vec::with_capacity(exec.argv.len() + exec.env.0.len());
     copy.extend_from_slice(file);
     copy.extend_from_slice(workdir);
-    arguments().for_each(|argument| copy.extend_from_slice(argument));
-    exec.env
-        .names()
-        .for_each(|name| copy.extend_from_slice(name));
+    for argument in &exec.argv {
+        copy.extend_from_slice(argument.as_bytes());
+        lengths.push(argument.len());
+    }
+    for name in exec.env.names() {
+        copy.extend_from_slice(name);
+        lengths.push(name.len());
+    }
     let mut copy = copy.freeze();
+    let file = copy.split_to(file.len());
+    let workdir = copy.split_to(workdir.len());
+    let (arguments, names) = lengths.split_at(exec.argv.len());
+    let mut slices = |lengths: &[usize]| -> Vec<Bytes> {
+        lengths
+            .iter()
+            .map(|length| copy.split_to(*length))
+            .collect()
+    };
 
     let question = v1::ExecRequested {
         exec_id: exec.id.0,
-        file: copy.split_to(file.len()),
-        workdir: copy.split_to(workdir.len()),
-        arguments: arguments()
-            .map(|argument| copy.split_to(argument.len()))
-            .collect(),
-        environment_names: exec
-            .env
-            .names()
-            .map(|name| copy.split_to(name.len()))
-            .collect(),
+        file,
+        workdir,
+        arguments: slices(arguments),
+        environment_names: slices(names),
         process: Some(v1::ProcessInfo {
             process_id: exec.process.pid,
             parent_process_id: exec.process.parent_pid,
@@ -198,12 +212,12 @@ pub fn exec_withdrawn(
 /// That the events from `first` to `last` were dropped. Its sequence is left unset.
 #[must_use]
 pub fn events_lost(first: u64, last: u64, at: SystemTime) -> v1::SessionRequest {
-    let lost = v1::EventsLost {
+    let event = v1::EventsLost {
         first_sequence: first,
         last_sequence: last,
         count: last.saturating_sub(first).saturating_add(1),
     };
-    request(at, Event::EventsLost(lost))
+    request(at, Event::EventsLost(event))
 }
 
 fn exec_decided(exec: ExecId, verdict: Verdict, waited: Duration) -> v1::ExecDecided {

@@ -18,8 +18,8 @@ use crate::scenario;
 
 const SHORT: Duration = Duration::from_millis(100);
 
-fn escalate(execution: Option<Execution>) -> Option<Decision> {
-    Some(Decision::Escalate(v1::Escalate { execution }))
+fn escalate(execution: Option<Execution>) -> Decision {
+    Decision::Escalate(v1::Escalate { execution })
 }
 
 /// `decision` denies with a policy error, even where execs run when the service is unavailable.
@@ -32,8 +32,13 @@ async fn is_a_policy_error(decision: Option<Decision>) {
     let mut call = peer.call().await;
     call.asked(1).await;
     call.verdict(1, decision).await;
-    asked.is_denied(DecisionCode::PolicyError).await;
+    asked.denied(DecisionCode::PolicyError).await;
     assert_eq!(gate.link.counters().broken_verdicts, 1);
+}
+
+/// An escalation under `profile` denies with a policy error.
+async fn has_a_bad_profile(profile: v1::PermissionProfile) {
+    is_a_policy_error(Some(escalate(Some(Execution::Permissions(profile))))).await;
 }
 
 #[tokio::test]
@@ -79,7 +84,7 @@ async fn the_service_escalates() {
         let mut call = peer.call().await;
         call.asked(1).await;
         let unsandboxed = Execution::Unsandboxed(v1::Unsandboxed {});
-        call.verdict(1, escalate(Some(unsandboxed))).await;
+        call.verdict(1, Some(escalate(Some(unsandboxed)))).await;
         assert_eq!(
             asked.verdict().await.decision,
             EscalationDecision::Escalate(EscalationExecution::Unsandboxed)
@@ -147,7 +152,7 @@ async fn verdicts_come_in_any_order() {
             if exec % 2 == 0 {
                 asked.runs(DecisionCode::Verdict).await;
             } else {
-                let reason = asked.is_denied(DecisionCode::Verdict).await;
+                let reason = asked.denied(DecisionCode::Verdict).await;
                 assert_eq!(reason, exec.to_string());
             }
         }
@@ -182,9 +187,7 @@ async fn what_exceeds_a_message_is_refused_and_harms_nothing() {
         let gate = Gate::new(&peer.endpoint);
         let mut exec = exec_of(1);
         exec.argv = vec!["a".repeat(17 * 1024 * 1024).into()];
-        gate.ask_about(exec)
-            .is_denied(DecisionCode::Overloaded)
-            .await;
+        gate.ask_about(exec).denied(DecisionCode::Overloaded).await;
         let asked = gate.ask(2);
         let mut call = peer.call().await;
         call.asked(2).await;
@@ -203,7 +206,7 @@ async fn no_answer_times_out_and_is_withdrawn_once() {
         call.started().await;
         let asked = gate.ask(1);
         call.question().await;
-        asked.is_denied(DecisionCode::TimedOut).await;
+        asked.denied(DecisionCode::TimedOut).await;
         assert_eq!(gate.link.counters().timed_out, 1);
         gate.tell(1);
         let (_, withdrawn) = call.next().await;
@@ -242,7 +245,7 @@ async fn late_second_and_unknown_verdicts_are_counted_and_ignored() {
         let mut call = peer.call().await;
         call.started().await;
         let late = gate.ask(1);
-        late.is_denied(DecisionCode::TimedOut).await;
+        late.denied(DecisionCode::TimedOut).await;
         call.run(1).await;
         call.run(99).await;
         call.run(0).await;
@@ -275,7 +278,7 @@ async fn of_two_verdicts_the_first_holds() {
         call.deny(1, "first").await;
         call.run(1).await;
         call.run(2).await;
-        let reason = asked.is_denied(DecisionCode::Verdict).await;
+        let reason = asked.denied(DecisionCode::Verdict).await;
         assert_eq!(reason, "first");
         next.runs(DecisionCode::Verdict).await;
         assert_eq!(gate.link.counters().superfluous_verdicts, 1);
@@ -290,16 +293,13 @@ async fn an_unset_decision_denies() {
 
 #[tokio::test]
 async fn an_escalation_without_execution_denies() {
-    scenario(is_a_policy_error(escalate(None))).await;
+    scenario(is_a_policy_error(Some(escalate(None)))).await;
 }
 
 #[tokio::test]
 async fn a_profile_with_unspecified_network_denies() {
     let profile = v1::PermissionProfile::default();
-    scenario(is_a_policy_error(escalate(Some(Execution::Permissions(
-        profile,
-    )))))
-    .await;
+    scenario(has_a_bad_profile(profile)).await;
 }
 
 #[tokio::test]
@@ -308,10 +308,7 @@ async fn a_profile_with_unknown_network_denies() {
         network_access: 77,
         ..v1::PermissionProfile::default()
     };
-    scenario(is_a_policy_error(escalate(Some(Execution::Permissions(
-        profile,
-    )))))
-    .await;
+    scenario(has_a_bad_profile(profile)).await;
 }
 
 #[tokio::test]
@@ -321,10 +318,7 @@ async fn a_profile_with_a_relative_path_denies() {
         writable_paths: vec![b"work"[..].into()],
         ..v1::PermissionProfile::default()
     };
-    scenario(is_a_policy_error(escalate(Some(Execution::Permissions(
-        profile,
-    )))))
-    .await;
+    scenario(has_a_bad_profile(profile)).await;
 }
 
 /// An answer given as bytes denies exec 1 with a policy error.
@@ -337,7 +331,7 @@ async fn bytes_are_a_policy_error(bytes: &'static [u8]) {
     let mut call = peer.call().await;
     call.asked(1).await;
     call.send_bytes(bytes).await;
-    asked.is_denied(DecisionCode::PolicyError).await;
+    asked.denied(DecisionCode::PolicyError).await;
 }
 
 #[tokio::test]
@@ -443,7 +437,7 @@ async fn a_person_has_no_longer_than_the_cap() {
             message: String::new(),
         }))
         .await;
-        asked.is_denied(DecisionCode::TimedOut).await;
+        asked.denied(DecisionCode::TimedOut).await;
     })
     .await;
 }
@@ -483,7 +477,7 @@ async fn too_many_questions_at_once_are_refused() {
         call.started().await;
         let asked = gate.ask(1);
         call.question().await;
-        gate.ask(2).is_denied(DecisionCode::Overloaded).await;
+        gate.ask(2).denied(DecisionCode::Overloaded).await;
         call.run(1).await;
         asked.runs(DecisionCode::Verdict).await;
         assert_eq!(gate.link.counters().overloaded, 1);
@@ -513,7 +507,7 @@ async fn the_service_ends_the_session() {
 async fn a_unix_socket_serves_as_well() {
     scenario(async {
         let directory = tempfile::tempdir().expect("a directory");
-        let mut peer = Peer::start_at(&directory.path().join("policy.sock")).await;
+        let mut peer = Peer::start_at(&directory.path().join("policy.sock"));
         let gate = Gate::new(&peer.endpoint);
         let asked = gate.ask(1);
         let mut call = peer.call().await;

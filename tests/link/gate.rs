@@ -97,7 +97,7 @@ impl Asked {
     }
 
     /// Returns the reason.
-    pub(crate) async fn is_denied(self, code: DecisionCode) -> String {
+    pub(crate) async fn denied(self, code: DecisionCode) -> String {
         let verdict = self.verdict().await;
         assert_eq!(verdict.code, code, "{verdict:?}");
         match verdict.decision {

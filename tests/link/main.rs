@@ -2,6 +2,11 @@
 //! a service can fail, each asserting the decision and its code.
 
 #![cfg(feature = "full")]
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "what fails here fails the test"
+)]
 
 mod answers;
 mod gate;

@@ -23,7 +23,7 @@ async fn is_unreachable(endpoint: &str) {
             let asked = gate.ask(exec);
             match on_unavailable {
                 OnUnavailable::Deny => {
-                    asked.is_denied(DecisionCode::Unreachable).await;
+                    asked.denied(DecisionCode::Unreachable).await;
                 }
                 OnUnavailable::Run => asked.runs(DecisionCode::Unreachable).await,
             }
@@ -85,7 +85,17 @@ async fn trailers_that_cannot_be_taken_apart() {
 
 #[tokio::test]
 async fn a_service_that_objects_to_pings() {
-    scenario(async { is_unreachable(&raw_peer::serve(raw_peer::calm_down).await).await }).await;
+    scenario(async {
+        let endpoint = raw_peer::serve(raw_peer::calm_down).await;
+        is_unreachable(&endpoint).await;
+        let gate = Gate::with(&endpoint, |options| {
+            options.outage_tolerance = Duration::ZERO;
+        });
+        // The link tells it by these words.
+        let reason = gate.ask(1).denied(DecisionCode::Unreachable).await;
+        assert!(reason.contains("too_many_pings"), "{reason:?}");
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -95,7 +105,7 @@ async fn a_peer_that_accepts_and_never_answers() {
         let gate = Gate::with(&endpoint, |options| {
             options.verdict_deadline = Duration::from_secs(2);
         });
-        gate.ask(1).is_denied(DecisionCode::TimedOut).await;
+        gate.ask(1).denied(DecisionCode::TimedOut).await;
     })
     .await;
 }
@@ -107,7 +117,7 @@ async fn a_peer_that_hangs_is_found_by_pings() {
         let gate = Gate::with(&endpoint, |options| {
             options.outage_tolerance = Duration::ZERO;
         });
-        gate.ask(1).is_denied(DecisionCode::Unreachable).await;
+        gate.ask(1).denied(DecisionCode::Unreachable).await;
     })
     .await;
 }
@@ -126,7 +136,7 @@ async fn an_oversized_answer() {
             reason: "a".repeat(17 * 1024 * 1024),
         }))
         .await;
-        asked.is_denied(DecisionCode::Unreachable).await;
+        asked.denied(DecisionCode::Unreachable).await;
         assert_eq!(gate.context.terminator.reason(), None);
     })
     .await;
@@ -143,7 +153,7 @@ async fn a_question_that_breaks_every_call_is_given_up() {
             call.asked(1).await;
             call.end();
         }
-        asked.is_denied(DecisionCode::Unreachable).await;
+        asked.denied(DecisionCode::Unreachable).await;
         let asked = gate.ask(2);
         let mut call = peer.call().await;
         call.asked(2).await;
@@ -163,7 +173,7 @@ async fn a_service_that_starts_late_is_in_time() {
         while gate.link.counters().broken_calls < 2 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        let mut peer = Peer::start_at(&socket).await;
+        let mut peer = Peer::start_at(&socket);
         let mut call = peer.call().await;
         let (sequence, started) = call.started().await;
         assert_eq!((sequence, started.resumption), (1, None));
@@ -184,9 +194,9 @@ async fn an_exec_asked_during_a_long_outage_is_tried_at_once() {
         });
         // By then the interval between attempts is longer than this test may take.
         for exec in 1..=12 {
-            gate.ask(exec).is_denied(DecisionCode::Unreachable).await;
+            gate.ask(exec).denied(DecisionCode::Unreachable).await;
         }
-        let mut peer = Peer::start_at(&socket).await;
+        let mut peer = Peer::start_at(&socket);
         let asked = gate.ask(13);
         let mut call = peer.call().await;
         call.asked(13).await;
@@ -209,7 +219,7 @@ async fn without_a_service_the_end_of_a_session_is_not_held_up() {
         let drained = gate.link.drain(Duration::from_secs(30)).await;
         assert_eq!(drained, Drained::Completely);
         assert_eq!(gate.link.counters().lost_events, 3);
-        gate.ask(1).is_denied(DecisionCode::SessionEnded).await;
+        gate.ask(1).denied(DecisionCode::SessionEnded).await;
     })
     .await;
 }

@@ -66,7 +66,7 @@ impl Peer {
         }
     }
 
-    pub(crate) async fn start_at(socket: &Path) -> Self {
+    pub(crate) fn start_at(socket: &Path) -> Self {
         let listener = tokio::net::UnixListener::bind(socket).expect("a socket");
         let (service, calls) = service(Headers::AtOnce);
         Self {

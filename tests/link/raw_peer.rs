@@ -18,7 +18,7 @@ const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// ENHANCE_YOUR_CALM.
+/// `ENHANCE_YOUR_CALM`.
 const CALM: u32 = 0xb;
 
 /// Serves each connection with `serve`; returns the endpoint.
@@ -83,12 +83,14 @@ pub(crate) async fn broken_trailers(stream: TcpStream) {
 /// Ends the connection for too many pings.
 pub(crate) async fn calm_down(stream: TcpStream) {
     let mut peer = RawPeer::greet(stream).await;
-    let call = peer.call().await.expect("a request");
-    let mut go_away = Vec::new();
-    go_away.extend(call.to_be_bytes());
+    peer.call().await.expect("a request");
+    // It has seen no stream, so the gate's fails with these words.
+    let mut go_away = 0_u32.to_be_bytes().to_vec();
     go_away.extend(CALM.to_be_bytes());
     go_away.extend(b"too_many_pings");
     peer.frame(GO_AWAY, 0, 0, &go_away).await;
+    // Closing at once could overtake it: what the gate still writes would fail first.
+    drain(peer.stream).await;
 }
 
 /// Says it is a web server.

@@ -155,7 +155,7 @@ async fn at_the_bound_events_are_lost_and_said_to_be() {
         for exec in 4..=8 {
             gate.tell(exec);
         }
-        let mut peer = Peer::start_at(&socket).await;
+        let mut peer = Peer::start_at(&socket);
         let mut call = peer.call().await;
         call.started().await;
         let lost = |first_sequence, last_sequence| {
@@ -189,7 +189,7 @@ async fn a_session_that_has_ended_delivers_its_events() {
         while gate.link.counters().broken_calls == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        let received = run_everything(Peer::start_at(&socket).await);
+        let received = run_everything(Peer::start_at(&socket));
         let drained = gate.link.drain(Duration::from_secs(30)).await;
         assert_eq!(drained, Drained::Completely);
         let received = received.lock().expect("no test panicked");

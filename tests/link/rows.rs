@@ -25,7 +25,7 @@ async fn ends_and_is_called_again(code: Code) {
         Code::Ok => call.end(),
         code => call.fail(Status::new(code, "row \u{7}")).await,
     }
-    let reason = asked.is_denied(DecisionCode::Unreachable).await;
+    let reason = asked.denied(DecisionCode::Unreachable).await;
     assert!(!reason.contains('\u{7}'), "{reason:?}");
 
     let asked = gate.ask(2);
@@ -42,9 +42,9 @@ async fn refuses(code: Code) {
     let gate = Gate::new(&peer.endpoint);
     let asked = gate.ask(1);
     peer.call().await.fail(Status::new(code, "go away")).await;
-    let reason = asked.is_denied(DecisionCode::Unreachable).await;
+    let reason = asked.denied(DecisionCode::Unreachable).await;
     assert!(reason.contains("go away"), "{reason:?}");
-    gate.ask(2).is_denied(DecisionCode::Unreachable).await;
+    gate.ask(2).denied(DecisionCode::Unreachable).await;
 }
 
 macro_rules! rows {

@@ -143,6 +143,23 @@ fn a_service_that_speaks_first_is_still_told_what_the_session_is() {
     assert_eq!(state.next(call), ToSend::Wait);
 }
 
+#[test]
+fn a_question_acknowledged_before_it_is_repeated_is_asked_all_the_same() {
+    let mut state = state();
+    ask(&mut state, 1, Instant::now()).expect("it is taken");
+    let call = begin(&mut state);
+    state.heard(Acknowledgement::Stored);
+    while state.next(call) != ToSend::Wait {}
+    end(&mut state, Instant::now());
+    let call = begin(&mut state);
+    let _opening = state.next(call);
+    state.heard(Acknowledgement::Stored);
+    state.acknowledged(2);
+    let body = Bytes::from_static(b"question");
+    assert_eq!(state.next(call), ToSend::Message { sequence: 2, body });
+    assert_eq!(state.next(call), ToSend::Wait);
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Ask { size: usize },
