@@ -1,6 +1,8 @@
 //! What the test programs share: an in-process policy, an executor, and a session to ask in.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part")]
 
+pub mod peer;
+
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

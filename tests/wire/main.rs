@@ -5,63 +5,15 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::os::fd::{AsFd, OwnedFd};
 
 use execgate::model::{EscalationDecision, ExecOutcome, SessionEvent};
-use execgate::server::EscalationSession;
-use execgate::sys::descriptor;
-use execgate::sys::socket::{self, Kind, Wait};
+use execgate::sys::socket::{self, Wait};
 use execgate::wire::MAX_FRAME;
-use support::{ESCALATE, PATIENCE, Scripted, output, start, text, wrapped};
+use support::peer::{frame, handshake, is_alive, read_frame};
+use support::{ESCALATE, Scripted, output, start, text};
 
 const REQUEST: &[u8] = br#"{"file":"/bin/true","argv":["true"],"workdir":"/","env":{}}"#;
-
-fn session_socket(session: &EscalationSession) -> BorrowedFd<'static> {
-    let number = session.env()[std::ffi::OsStr::new("CODEX_ESCALATE_SOCKET")].to_str();
-    descriptor::inherited(number.unwrap().parse().unwrap()).unwrap()
-}
-
-fn handshake(session: &EscalationSession) -> UnixStream {
-    let (ours, theirs) = socket::pair(Kind::Stream).unwrap();
-    let socket = session_socket(session);
-    socket::send(socket, &[0], &[theirs.as_fd()], Wait::Blocking).unwrap();
-    let stream = UnixStream::from(ours);
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream
-}
-
-fn frame(message: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(message.len()).unwrap();
-    [&length.to_le_bytes()[..], message].concat()
-}
-
-/// Reads one frame; empty at the end of the stream.
-async fn read_frame(stream: &UnixStream) -> String {
-    let mut stream = stream.try_clone().unwrap();
-    tokio::task::spawn_blocking(move || {
-        let mut prefix = [0; 4];
-        if stream.read_exact(&mut prefix).is_err() {
-            return String::new();
-        }
-        let mut message = vec![0; u32::from_le_bytes(prefix) as usize];
-        stream.read_exact(&mut message).unwrap();
-        String::from_utf8(message).unwrap()
-    })
-    .await
-    .unwrap()
-}
-
-/// The session still serves an honest asker.
-async fn is_alive(session: &EscalationSession) {
-    let got = output(wrapped(session, "/bin/true", &["true"])).await;
-    assert!(got.status.success(), "{got:?}");
-}
-
-fn open_descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
-}
 
 #[tokio::test]
 async fn a_foreign_wrapper_is_served_by_the_letter_of_the_protocol() {
@@ -153,84 +105,6 @@ async fn descriptors_whose_numbers_overlap_come_out_right() {
         let expected: String = places.iter().map(|place| format!("{place}\n")).collect();
         assert_eq!(said, expected, "shifted by {shift}");
     }
-}
-
-#[tokio::test]
-async fn handshakes_that_are_none_are_dropped_and_leak_nothing() {
-    let session = start(Scripted::always(EscalationDecision::Run));
-    let socket = session_socket(&session);
-    is_alive(&session).await;
-    let before = open_descriptors();
-    let (pipe, _writer) = std::io::pipe().unwrap();
-    let (stream, _other) = socket::pair(Kind::Stream).unwrap();
-    let (datagram, _other_datagram) = socket::pair(Kind::Datagram).unwrap();
-    let file = std::fs::File::open("/dev/null").unwrap();
-    let sixteen = vec![pipe.as_fd(); 16];
-    let bad: [(&[u8], &[BorrowedFd<'_>]); 8] = [
-        (&[0], &[]),
-        (&[0], &[pipe.as_fd()]),
-        (&[0], &[file.as_fd()]),
-        (&[0], &[datagram.as_fd()]),
-        (&[0], &[stream.as_fd(), stream.as_fd()]),
-        (&[0], &sixteen),
-        (&[7], &[stream.as_fd()]),
-        (&[0; 9000], &[stream.as_fd()]),
-    ];
-    for (bytes, descriptors) in bad {
-        for _ in 0..20 {
-            socket::send(socket, bytes, descriptors, Wait::Blocking).unwrap();
-            tokio::task::yield_now().await;
-        }
-    }
-    // Seventeen and more can be sent by a peer that builds its own control message.
-    send_descriptors_by_hand(socket, &vec![pipe.as_fd(); 17]);
-    is_alive(&session).await;
-    drop((
-        pipe,
-        _writer,
-        stream,
-        _other,
-        datagram,
-        _other_datagram,
-        file,
-    ));
-    settle(before - 1).await;
-}
-
-/// Waits until no more descriptors are open than `count` and the few that a test's own reading takes.
-async fn settle(count: usize) {
-    let search = async {
-        while open_descriptors() > count + 1 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, search)
-        .await
-        .unwrap_or_else(|_| {
-            panic!(
-                "{} descriptors are open, and {count} were",
-                open_descriptors()
-            )
-        });
-}
-
-/// More descriptors than `socket::send` lets through, as a hostile peer would: by Python.
-fn send_descriptors_by_hand(socket: BorrowedFd<'_>, descriptors: &[BorrowedFd<'_>]) {
-    use std::os::fd::AsRawFd;
-    let inherited = descriptor::duplicate_from(socket, 200).unwrap();
-    let script = format!(
-        "import socket, array\n\
-         s = socket.socket(fileno={})\n\
-         f = array.array('i', [0] * {})\n\
-         s.sendmsg([b'\\0'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, f)])\n",
-        inherited.as_raw_fd(),
-        descriptors.len()
-    );
-    let status = std::process::Command::new("python3")
-        .args(["-c", &script])
-        .status()
-        .unwrap();
-    assert!(status.success());
 }
 
 #[tokio::test]
@@ -407,31 +281,4 @@ async fn escalated_pipelines_do_not_hang() {
         let got = output(command).await;
         assert_eq!(text(&got.stdout), "through\n", "{got:?}");
     }
-}
-
-#[tokio::test]
-async fn after_a_thousand_escalations_nothing_is_left() {
-    let policy = Scripted::always(ESCALATE);
-    let session = start(policy.clone());
-    is_alive(&session).await;
-    let before = open_descriptors();
-    for _ in 0..20 {
-        let batch: Vec<_> = (0..50)
-            .map(|_| tokio::spawn(output(wrapped(&session, "/bin/true", &["true"]))))
-            .collect();
-        for got in batch {
-            let got = got.await.unwrap();
-            assert!(got.status.success(), "{got:?}");
-        }
-    }
-    settle(before).await;
-    let own = std::process::id();
-    let zombies = std::fs::read_dir("/proc").unwrap().filter(|entry| {
-        let stat = entry.as_ref().unwrap().path().join("stat");
-        std::fs::read_to_string(stat).is_ok_and(|stat| {
-            let mut behind = stat.rsplit(')').next().unwrap().split_whitespace();
-            behind.next() == Some("Z") && behind.next() == Some(&own.to_string())
-        })
-    });
-    assert_eq!(zombies.count(), 0);
 }
