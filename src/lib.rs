@@ -5,4 +5,6 @@ pub mod model;
 #[cfg(feature = "full")]
 pub mod pb;
 #[cfg(feature = "full")]
+pub mod policyd;
+#[cfg(feature = "full")]
 pub mod server;
