@@ -21,6 +21,6 @@
 //mod reload;
 pub mod rules;
 //mod service;
-//pub mod store;
+pub mod store;
 mod text;
 mod throttle;
