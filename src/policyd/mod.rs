@@ -16,11 +16,11 @@
 
 //pub mod audit;
 //pub mod check;
-//pub mod command;
-//mod listen;
-//mod reload;
+pub mod command;
+pub mod listen;
+mod reload;
 pub mod rules;
-//mod service;
+mod service;
 pub mod store;
 mod text;
 mod throttle;

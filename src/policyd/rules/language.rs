@@ -209,11 +209,11 @@ fn execution_of(value: Value<'_>) -> anyhow::Result<EscalationExecution> {
 /// The fields of a value that one of our functions made.
 fn answer_fields<'v>(value: Value<'v>, kind: &str) -> Option<StructRef<'v>> {
     let fields = StructRef::from_value(value)?;
-    let is_of_kind = field(&fields, "kind").and_then(Value::unpack_str) == Some(kind);
+    let is_of_kind = field(fields, "kind").and_then(Value::unpack_str) == Some(kind);
     is_of_kind.then_some(fields)
 }
 
-fn field<'v>(fields: &StructRef<'v>, name: &str) -> Option<Value<'v>> {
+fn field<'v>(fields: StructRef<'v>, name: &str) -> Option<Value<'v>> {
     fields
         .iter()
         .find(|(key, _)| key.as_str() == name)
@@ -223,14 +223,14 @@ fn field<'v>(fields: &StructRef<'v>, name: &str) -> Option<Value<'v>> {
 
 fn permissions_of(fields: StructRef<'_>) -> anyhow::Result<EscalationPermissions> {
     let paths = |name: &str| -> anyhow::Result<Vec<PathBuf>> {
-        field(&fields, name)
+        field(fields, name)
             .and_then(ListRef::from_value)
             .map(|list| list.iter().collect())
             .map_or(Ok(Vec::new()), |values: Vec<_>| paths_of(name, &values))
     };
     Ok(EscalationPermissions {
         network: network_of(
-            field(&fields, "network")
+            field(fields, "network")
                 .and_then(Value::unpack_str)
                 .unwrap_or_default(),
         )?,
@@ -351,14 +351,14 @@ pub(super) fn given_answer(value: Value<'_>) -> anyhow::Result<Option<GivenAnswe
         ));
     };
     let words = |name: &str| {
-        field(&fields, name)
+        field(fields, name)
             .and_then(Value::unpack_str)
             .map(str::to_owned)
     };
     Ok(Some(GivenAnswer {
         answer: answer_of(
             &words("decision").unwrap_or_default(),
-            field(&fields, "execution"),
+            field(fields, "execution"),
         )?,
         justification: words("reason"),
         reason_code: words("reason_code"),
@@ -387,7 +387,7 @@ fn answer_value<'v>(
     ])))
 }
 
-/// Values that decide() returns.
+/// Values that `decide()` returns.
 #[starlark_module]
 fn answers(builder: &mut GlobalsBuilder) {
     /// Runs the command inside the sandbox.

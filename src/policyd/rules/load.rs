@@ -59,10 +59,7 @@ impl Rules {
         }
         let file = text::shown(path.as_os_str().as_encoded_bytes());
         let content = String::from_utf8(content).map_err(|error| RulesError::NotText {
-            line: 1 + bytes_before(&error)
-                .iter()
-                .filter(|byte| **byte == b'\n')
-                .count(),
+            line: bytes_before(&error).split(|byte| *byte == b'\n').count(),
             file: file.clone(),
         })?;
         Self::parse(&file, content)

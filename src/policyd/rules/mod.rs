@@ -95,31 +95,29 @@ impl Rules {
             matched.push(Arc::clone(fallback));
         }
         let winner = strictest(&matched);
-        match winner.map(|winner| Arc::clone(&matched[winner])) {
-            Some(opinion) => Ruling {
+        let Some(opinion) = winner.map(|winner| Arc::clone(&matched[winner])) else {
+            let reason = no_match(facts);
+            return Ruling {
+                decision: EscalationDecision::Deny {
+                    reason: Some(reason.clone()),
+                },
+                reason,
+                reason_code: CODE_NO_MATCH.to_owned(),
+                rule: "no rule".to_owned(),
                 matched,
-                winner,
-                ..ruling(&opinion, || {
-                    if is_unmatched {
-                        no_match(facts)
-                    } else {
-                        format!("the rule {} forbids it", opinion.rule)
-                    }
-                })
-            },
-            None => {
-                let reason = no_match(facts);
-                Ruling {
-                    decision: EscalationDecision::Deny {
-                        reason: Some(reason.clone()),
-                    },
-                    reason,
-                    reason_code: CODE_NO_MATCH.to_owned(),
-                    rule: "no rule".to_owned(),
-                    matched,
-                    winner: None,
+                winner: None,
+            };
+        };
+        Ruling {
+            matched,
+            winner,
+            ..ruling(&opinion, || {
+                if is_unmatched {
+                    no_match(facts)
+                } else {
+                    format!("the rule {} forbids it", opinion.rule)
                 }
-            }
+            })
         }
     }
 }

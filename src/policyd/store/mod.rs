@@ -1,4 +1,4 @@
-//! The record of what happened: one SQLite database, written by one thread.
+//! The record of what happened: one database, written by one thread.
 //!
 //! ```text
 //! session --try--> bounded queue --> writer thread --commit--> disk

@@ -224,7 +224,7 @@ pub(super) struct Row<'a> {
     pub(super) received: SystemTime,
 }
 
-/// Numbers of the contract have 64 bits without a sign; SQLite's have one. The bits are kept.
+/// Numbers of the contract have 64 bits without a sign; the database's have one. The bits are kept.
 fn number(value: u64) -> i64 {
     value.cast_signed()
 }
