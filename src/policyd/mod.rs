@@ -15,7 +15,7 @@
 #![forbid(unsafe_code)]
 
 //pub mod audit;
-//pub mod check;
+pub mod check;
 pub mod command;
 pub mod listen;
 mod reload;

@@ -93,6 +93,24 @@ pub(crate) fn command_line<'a>(words: impl IntoIterator<Item = &'a [u8]>, limit:
     line
 }
 
+/// JSON in which whatever isn't plain is escaped, so that it may be shown on a terminal too.
+pub(crate) fn plain_json(value: &serde_json::Value) -> String {
+    use std::fmt::Write;
+    let mut plain = String::new();
+    for character in value.to_string().chars() {
+        if is_plain(character) {
+            plain.push(character);
+            continue;
+        }
+        // Outside of strings JSON is plain, so this is inside one.
+        let mut units = [0; 2];
+        for unit in character.encode_utf16(&mut units) {
+            let _ = write!(plain, "\\u{unit:04x}");
+        }
+    }
+    plain
+}
+
 /// Columns that the text takes on a terminal.
 pub(crate) fn width(text: &str) -> usize {
     text.chars()
@@ -149,6 +167,17 @@ mod tests {
         assert_eq!(quoted(b"a\nb'\\"), r"$'a\nb\'\\'");
         assert_eq!(quoted(b"\xff"), r"$'\xff'");
         assert_eq!(quoted(b"$HOME"), "'$HOME'");
+    }
+
+    #[test]
+    fn json_is_plain_and_says_the_same() {
+        let value = serde_json::json!({ "k\u{9b}": "\u{202e}\u{1f600}\u{7f}\n\u{e0001}é" });
+        let plain = plain_json(&value);
+        assert!(plain.chars().all(is_plain), "{plain}");
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&plain).expect("JSON"),
+            value
+        );
     }
 
     #[test]

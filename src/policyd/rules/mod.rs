@@ -82,6 +82,20 @@ impl Rules {
         self.prefixes.len()
     }
 
+    /// Says so if there are rules for a program of this name, and this isn't that program as far as
+    /// its path tells.
+    pub fn overlooked(&self, file: &[u8]) -> Option<String> {
+        let name = file.rsplit(|byte| *byte == b'/').next()?;
+        (self.programs.name_of(file).is_none() && self.prefixes.has_name(name)).then(|| {
+            format!(
+                "rules for the name {} don't apply: {} isn't one of the places where that name is \
+                 trusted; declare it by host_executable(), if no session can write there",
+                text::command_line([name], 200),
+                text::command_line([file], 200)
+            )
+        })
+    }
+
     /// Decides one exec. Takes microseconds unless the file defines `decide()`, whose run is bounded.
     pub fn evaluate(&self, facts: &ExecFacts<'_>) -> Ruling {
         let mut matched = self.prefixes.opinions(&self.programs, facts);

@@ -146,6 +146,10 @@ impl PrefixRules {
         self.rules.len()
     }
 
+    pub(super) fn has_name(&self, name: &[u8]) -> bool {
+        self.by_name.contains_key(name)
+    }
+
     /// What the rules that admit the exec say, in the order of the file.
     pub(super) fn opinions(
         &self,
