@@ -14,7 +14,7 @@
 
 #![forbid(unsafe_code)]
 
-//pub mod audit;
+pub mod audit;
 pub mod check;
 pub mod command;
 pub mod listen;
