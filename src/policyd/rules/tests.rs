@@ -560,3 +560,58 @@ proptest! {
         prop_assert_eq!(!is_denied(&ruling), trusted.contains(&path.as_str()));
     }
 }
+
+#[test]
+fn the_example_files_say_what_they_promise() {
+    let load = |name: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("examples/rules")
+            .join(name);
+        Rules::load(&path).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let demo = load("demo.rules.star");
+    for line in [
+        "git status",
+        "make all",
+        "make",
+        "tar -xf x",
+        "gcc -c x.c",
+        "ls -l",
+        "sh -c true",
+    ] {
+        let words: Vec<_> = line.split(' ').collect();
+        let ruling = ask(&demo, &format!("/usr/bin/{}", words[0]), &words[1..]);
+        assert_eq!(ruling.decision, EscalationDecision::Run, "{line}");
+    }
+    assert_eq!(
+        ask(&demo, "/usr/bin/make", &["install"]).decision,
+        EscalationDecision::Escalate(EscalationExecution::Unsandboxed)
+    );
+    assert_eq!(
+        ask(&demo, "/usr/bin/git", &["push"]).reason_code,
+        "network.push"
+    );
+    for file in ["/tmp/make", "/usr/bin/python3", "/tmp/../usr/bin/make"] {
+        assert_eq!(
+            ask(&demo, file, &["install"]).reason_code,
+            CODE_NO_MATCH,
+            "{file}"
+        );
+    }
+
+    let codex = load("codex-style.rules");
+    assert_eq!(
+        ask(&codex, "/opt/git/bin/git", &["log"]).decision,
+        EscalationDecision::Run
+    );
+    assert!(is_denied(&ask(&codex, "/usr/local/bin/git", &["log"])));
+    assert_eq!(
+        ask(&codex, "/usr/bin/git", &["push"]).reason_code,
+        CODE_APPROVAL_UNAVAILABLE
+    );
+    assert!(
+        ask(&codex, "/usr/bin/git", &["push", "-f"])
+            .reason
+            .contains("--force-with-lease")
+    );
+}
