@@ -27,6 +27,8 @@ const STREAM_WINDOW: u32 = 2 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
 /// Most calls of one connection.
 const MAX_STREAMS: u32 = 4_096;
+/// The interpreter of rules recurses over nested values.
+const STACK_SIZE: usize = 16 << 20;
 /// How long a service that was told to stop waits for its calls to end.
 const STOPPING_PATIENCE: Duration = Duration::from_secs(8);
 
@@ -213,6 +215,7 @@ pub fn run(args: &PolicydArgs, out: &mut dyn Write) -> Result<(), PolicydError> 
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        .thread_stack_size(STACK_SIZE)
         .build()
         .map_err(PolicydError::Runtime)?;
     let served = runtime.block_on(serve(args, rules, store.clone(), out));

@@ -1,6 +1,7 @@
 //! The function `decide(exec)` of a rules file.
 
 use std::borrow::Cow;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use starlark::environment::Module;
@@ -54,7 +55,9 @@ impl Decide {
 
     /// What the function says of an exec: `None` if it has no opinion. If it fails, it denies.
     pub(super) fn opinion(&self, facts: &ExecFacts<'_>, name: Option<&[u8]>) -> Option<Opinion> {
-        let given = match self.call(facts, name) {
+        // A fault of the interpreter must cost its session a command, not the service a session.
+        let called = std::panic::catch_unwind(AssertUnwindSafe(|| self.call(facts, name)));
+        let given = match called.unwrap_or_else(|_| Err(interpreter_fault())) {
             Ok(given) => given?,
             Err(error) => {
                 let what = text::shortened(
@@ -108,6 +111,10 @@ impl Decide {
             language::given_answer(given).map_err(Into::into)
         })
     }
+}
+
+fn interpreter_fault() -> starlark::Error {
+    starlark::Error::new_other(anyhow::anyhow!("the interpreter failed"))
 }
 
 /// Text for rules, and whether it says exactly what the bytes say.

@@ -1,3 +1,4 @@
+use std::fmt::Write;
 use std::path::Path;
 
 use proptest::prelude::*;
@@ -314,6 +315,7 @@ fn the_fallback_decides_what_nothing_matches() {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "one table")]
 fn wrong_files_are_refused_with_place_and_advice() {
     for (content, place, says) in [
         ("prefix_rule(pattern = [\"git\"", "test.rules:1:", ""),
@@ -493,7 +495,6 @@ fn the_revision_names_the_content() {
 fn a_file_of_many_rules_is_answered_by_index() {
     let mut content = String::new();
     for number in 0..9_000 {
-        use std::fmt::Write;
         writeln!(content, "prefix_rule([\"tool{number}\", \"go\"])").expect("text");
     }
     let rules = rules(&content);
@@ -528,10 +529,10 @@ proptest! {
         let mut content = String::new();
         for (answer, length) in &picks {
             let arguments = ", \"x\"".repeat(*length);
-            content.push_str(&format!("prefix_rule([\"a\"{arguments}], {})\n", ANSWERS[*answer]));
+            writeln!(content, "prefix_rule([\"a\"{arguments}], {})", ANSWERS[*answer]).expect("text");
         }
         if let Some(decide) = decide {
-            content.push_str(&format!("def decide(exec):\n    return {}\n", ANSWERS[decide]));
+            writeln!(content, "def decide(exec):\n    return {}", ANSWERS[decide]).expect("text");
         }
         let ruling = ask(&rules(&content), "/bin/a", &["x", "x"]);
         let strictest = picks.iter().map(|(answer, _)| *answer).chain(decide).min().expect("one");
