@@ -77,6 +77,8 @@ fn a_gap_is_never_acknowledged_unless_it_is_declared() {
     let store = Store::open(directory.path()).expect("a store");
     let mut declared = Journal::begin(&store, SESSION, started(1, None));
     declared.record(lost(5, 2, 5), None);
+    // Sent again: it is the same loss.
+    declared.record(lost(5, 2, 5), None);
     declared.record(requested(6, 1), None);
     let mut broken = Journal::begin(&store, SESSION, started(1, None));
     broken.record(requested(3, 2), None);
