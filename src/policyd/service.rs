@@ -268,8 +268,9 @@ impl Call {
 
     /// Waits until what was taken is stored, and acknowledges it.
     async fn finish_storing(&mut self, journal: &Journal) -> Result<(), Gone> {
+        let pending = journal.pending();
         let mut stored = journal.stored();
-        let all = stored.wait_for(|_| journal.is_stored());
+        let all = stored.wait_for(|through| *through >= pending);
         // After a failure the gate keeps what isn't acknowledged.
         let _ = tokio::time::timeout(STORING_PATIENCE, all).await;
         let through = *stored.borrow();

@@ -287,6 +287,11 @@ impl Journal {
         self.has_missed
     }
 
+    /// The sequence that all that was taken is stored with.
+    pub(crate) fn pending(&self) -> u64 {
+        self.pending
+    }
+
     /// Whether all that was taken is stored.
     pub(crate) fn is_stored(&self) -> bool {
         *self.stored.borrow() >= self.pending
