@@ -54,8 +54,8 @@ const STOPPING_PATIENCE: Duration = Duration::from_secs(8);
         RULES\n\
         \x20 prefix_rule(pattern = [\"git\", [\"status\", \"log\"]])\n\
         \x20 prefix_rule(pattern = [\"git\", \"push\"], decision = \"deny\", justification = \"Ask first.\")\n\
-        \x20 The strictest rule that matches wins. The file is loaded again when it changes and at \
-        SIGHUP; a file\n\x20 with errors changes nothing, and the log says so.\n\n\
+        \x20 The strictest rule that matches wins. The file is loaded again when it changes and at\n\
+        \x20 SIGHUP; a file with errors changes nothing, and the log says so.\n\n\
         SIGNALS\n\
         \x20 TERM, INT  store what was received, and exit\n\
         \x20 HUP        load the rules file again\n\n\
