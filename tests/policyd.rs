@@ -670,7 +670,7 @@ async fn what_was_acknowledged_survives_a_kill() {
     let mut gate = Gate::open(&policyd).await;
     let resumption = v1::Resumption {
         attempt: 2,
-        next_sequence: 50,
+        next_sequence: 10,
     };
     gate.sequence = 53;
     gate.send(0, started(SESSION, Some(resumption))).await;

@@ -211,9 +211,11 @@ pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<(), AuditError> {
     // The latest first to find them, the earliest first to show them.
     let query = format!(
         "SELECT *, {payload} AS payload FROM (
-             SELECT execs.*, s.hostname, s.user_name, s.lost_events, s.started_ns, s.ended_ns,
+             SELECT execs.*, s.hostname, s.user_name, s.started_ns, s.ended_ns,
                     s.end_reason, s.sandbox, s.enforcement, s.labels,
-                    s.command_line AS session_command
+                    s.command_line AS session_command,
+                    (SELECT lost_events FROM losses
+                     WHERE losses.session_id = execs.session_id) AS lost_events
              FROM execs LEFT JOIN sessions s USING (session_id)
              WHERE {conditions}
              ORDER BY execs.received_ns DESC, exec_id DESC LIMIT ?1
@@ -930,7 +932,7 @@ mod tests {
         );
         two.tell(Event::EventsLost(v1::EventsLost {
             first_sequence: 4,
-            last_sequence: 4,
+            last_sequence: 6,
             count: 3,
         }));
         store.close();

@@ -166,6 +166,9 @@ pub(crate) struct Journal {
     session: Arc<str>,
     /// The sequence that the next event must have for the history to be unbroken.
     expected: u64,
+    /// A resumed call begins with the questions that are still open, under their old numbers, and
+    /// passes over what was acknowledged between them and after them.
+    may_skip: bool,
     /// Something of this call wasn't taken, so nothing after it can be acknowledged.
     has_missed: bool,
     /// The gate left out a sequence, so nothing after it can be acknowledged.
@@ -189,6 +192,7 @@ impl Journal {
             store: store.clone(),
             session: session.into(),
             expected: resumed_at.unwrap_or(1),
+            may_skip: resumed_at.is_some(),
             has_missed: false,
             has_gap: false,
             pending: 0,
@@ -259,7 +263,9 @@ impl Journal {
         if sequence == 0 || last < self.expected {
             return None;
         }
-        if first > self.expected && !self.has_gap {
+        let is_skipping = self.may_skip;
+        self.may_skip &= matches!(&request.event, Some(Event::ExecRequested(_)));
+        if first > self.expected && !is_skipping && !self.has_gap {
             self.has_gap = true;
             tracing::warn!(
                 session = &*self.session,

@@ -43,8 +43,13 @@ CREATE TABLE sessions (
     end_reason      TEXT,
     end_detail      TEXT,
     exit_code       INTEGER,
-    signal          INTEGER,
-    lost_events     INTEGER NOT NULL DEFAULT 0
+    signal          INTEGER
+);
+CREATE TABLE lost_ranges (
+    session_id      TEXT NOT NULL,
+    first_sequence  INTEGER NOT NULL,
+    last_sequence   INTEGER NOT NULL,
+    PRIMARY KEY (session_id, first_sequence)
 );
 CREATE TABLE events (
     session_id      TEXT NOT NULL,
@@ -99,6 +104,13 @@ CREATE TABLE execs (
     peak_memory_bytes INTEGER,
     PRIMARY KEY (session_id, exec_id)
 );
+CREATE VIEW losses AS
+    SELECT session_id, CAST(total(last_sequence - first_sequence + 1 - (
+        SELECT count(*) FROM events
+        WHERE events.session_id = lost_ranges.session_id AND kind <> 'events-lost'
+            AND sequence BETWEEN first_sequence AND last_sequence
+    )) AS INTEGER) AS lost_events
+    FROM lost_ranges GROUP BY session_id;
 CREATE INDEX execs_by_time ON execs (received_ns);
 CREATE INDEX execs_by_program ON execs (program_name, received_ns);
 ";
@@ -314,15 +326,12 @@ pub(super) fn write(transaction: &Transaction<'_>, row: &Row<'_>) -> rusqlite::R
                 exec_finished(transaction, row, exec, time, received)?;
             }
             Some(Event::SessionEnded(ended)) => session_ended(transaction, row, ended, time)?,
-            Some(Event::EventsLost(lost)) => {
-                transaction
-                    .prepare_cached(
-                        "UPDATE sessions SET lost_events = lost_events + ?2 WHERE session_id = ?1",
-                    )?
-                    .execute(params![row.session, number(lost.count)])?;
-            }
-            None => {}
+            // Below: it has the sequence of an event that may have been stored by itself.
+            Some(Event::EventsLost(_)) | None => {}
         }
+    }
+    if let Some(Event::EventsLost(lost)) = &request.event {
+        events_lost(transaction, row.session, lost)?;
     }
     if let Some(answer) = row.answer {
         answered(transaction, row.session, answer, received)?;
@@ -401,6 +410,36 @@ fn session_ended(
             exit_code,
             signal,
         ])?;
+    Ok(())
+}
+
+/// Ranges of losses may repeat and overlap: kept as their union.
+fn events_lost(
+    transaction: &Transaction<'_>,
+    session: &str,
+    loss: &v1::EventsLost,
+) -> rusqlite::Result<()> {
+    const OVERLAPPING: &str = "session_id = ?1 AND first_sequence <= ?3 AND last_sequence >= ?2";
+    let bounded = |sequence: u64| i64::try_from(sequence).unwrap_or(i64::MAX);
+    let (first, last) = (bounded(loss.first_sequence), bounded(loss.last_sequence));
+    if first > last {
+        return Ok(());
+    }
+    let (first, last): (i64, i64) = transaction
+        .prepare_cached(&format!(
+            "SELECT min(?2, coalesce(min(first_sequence), ?2)),
+                    max(?3, coalesce(max(last_sequence), ?3))
+             FROM lost_ranges WHERE {OVERLAPPING}"
+        ))?
+        .query_row(params![session, first, last], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?;
+    transaction
+        .prepare_cached(&format!("DELETE FROM lost_ranges WHERE {OVERLAPPING}"))?
+        .execute(params![session, first, last])?;
+    transaction
+        .prepare_cached("INSERT INTO lost_ranges VALUES (?1, ?2, ?3)")?
+        .execute(params![session, first, last])?;
     Ok(())
 }
 

@@ -80,34 +80,54 @@ fn a_gap_is_never_acknowledged_unless_it_is_declared() {
     // Sent again: it is the same loss.
     declared.record(lost(5, 2, 5), None);
     declared.record(requested(6, 1), None);
-    let mut broken = Journal::begin(&store, SESSION, started(1, None));
+    let mut broken = Journal::begin(&store, "another", started(1, None));
     broken.record(requested(3, 2), None);
     broken.record(requested(4, 3), None);
     store.close();
     assert_eq!(*declared.stored().borrow(), 6);
     assert_eq!(*broken.stored().borrow(), 1);
-    assert_eq!(
-        count(directory.path(), "SELECT lost_events FROM sessions"),
-        4
-    );
+    assert_eq!(count(directory.path(), "SELECT lost_events FROM losses"), 4);
 }
 
 #[test]
-fn a_resumed_call_goes_on_where_the_gate_says() {
+fn losses_are_counted_once_however_they_are_told() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path()).expect("a store");
+    let mut journal = Journal::begin(&store, SESSION, started(1, None));
+    journal.record(requested(2, 1), None);
+    journal.record(lost(4, 3, 4), None);
+    journal.record(lost(7, 6, 7), None);
+    // One that takes up the others, and an event that was stored.
+    journal.record(lost(8, 2, 8), None);
+    journal.record(lost(20, 20, 20), None);
+    store.close();
+    let sum = "SELECT lost_events FROM losses";
+    assert_eq!(count(directory.path(), sum), 6 + 1);
+    let ranges = "SELECT count(*) FROM lost_ranges";
+    assert_eq!(count(directory.path(), ranges), 2);
+}
+
+#[test]
+fn a_resumed_call_asks_what_is_open_and_goes_on_with_what_is_not_acknowledged() {
     let directory = tempfile::tempdir().expect("a directory");
     let store = Store::open(directory.path()).expect("a store");
     let resumption = v1::Resumption {
         attempt: 3,
-        next_sequence: 40,
+        next_sequence: 12,
     };
     let mut journal = Journal::begin(&store, SESSION, started(0, Some(resumption)));
-    // Asked again under its old number: answered, and not a step in the history.
+    // Asked again under their old numbers.
     journal.record(requested(12, 5), None);
-    journal.record(requested(40, 6), None);
+    journal.record(requested(15, 7), None);
+    // Here the events begin that weren't acknowledged.
+    journal.record(lost(40, 40, 40), None);
+    journal.record(requested(41, 30), None);
+    // And here something is missing.
+    journal.record(requested(43, 31), None);
     store.close();
-    assert_eq!(*journal.stored().borrow(), 40);
+    assert_eq!(*journal.stored().borrow(), 41);
     assert_eq!(count(directory.path(), "SELECT calls FROM sessions"), 3);
-    assert_eq!(count(directory.path(), "SELECT count(*) FROM events"), 2);
+    assert_eq!(count(directory.path(), "SELECT count(*) FROM events"), 5);
 }
 
 #[test]
