@@ -1,7 +1,12 @@
 //! Central exec policy for sandboxes: every command waits for a verdict from a policy service.
 
 pub mod model;
+pub mod sys;
+pub mod wire;
+pub mod wrapper;
 
+#[cfg(feature = "full")]
+pub mod link;
 #[cfg(feature = "full")]
 pub mod pb;
 #[cfg(feature = "full")]

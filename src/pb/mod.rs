@@ -1,4 +1,22 @@
-//! Generated code of `proto/`, and fallible conversions between it and `model`.
+//! Generated code of `proto/`, and conversions between it and `model`.
+//!
+//! Invariants: what goes out borrows from the model and copies each byte once; what comes in is
+//! converted fallibly, and whatever can't be converted is an error that denies. What a status of
+//! the call means for the next attempt stands in one table.
+//!
+//! Not here: calls, queues, clocks.
+
+mod answer;
+mod event;
+mod status;
+mod text;
+
+pub use answer::{Acknowledgement, Answer, BrokenAnswer, BrokenVerdict, answer, undecodable};
+pub use event::{
+    events_lost, exec_requested, exec_withdrawn, resumed, session_event, session_started,
+};
+pub use status::{Reconnect, after_status};
+pub use text::{TEXT_LIMIT, one_line};
 
 /// Generated from `proto/execgate/policy/v1`.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]

@@ -18,20 +18,20 @@ pub trait ShellCommandExecutor: Send + Sync + 'static {
     ///
     /// # Errors
     /// Where the process couldn't be started or waited for.
-    fn run<'a>(
-        &'a self,
+    fn run(
+        &self,
         command: ShellCommand,
         cancelled: CancellationToken,
-    ) -> BoxFuture<'a, Result<ShellOutput, ExecutorError>>;
+    ) -> BoxFuture<'_, Result<ShellOutput, ExecutorError>>;
 
     /// Turns "run this, in this way" into what is to be executed, outside the session's sandbox.
     ///
     /// # Errors
     /// Where the asked confinement can't be had; the exec then fails with that reason.
-    fn prepare_escalated_exec<'a>(
-        &'a self,
+    fn prepare_escalated_exec(
+        &self,
         exec: EscalatedExec,
-    ) -> BoxFuture<'a, Result<PreparedExec, ExecutorError>>;
+    ) -> BoxFuture<'_, Result<PreparedExec, ExecutorError>>;
 }
 
 /// Why an executor failed.

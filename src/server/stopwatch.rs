@@ -88,7 +88,7 @@ impl Stopwatch {
             }
             // The sender lives in `self`, so a change can't fail to come.
             if running {
-                let left = tokio::time::sleep(limit - elapsed);
+                let left = tokio::time::sleep(limit.saturating_sub(elapsed));
                 tokio::select! {
                     () = left => {}
                     _ = changed.changed() => {}

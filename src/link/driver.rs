@@ -1,0 +1,166 @@
+use std::error::Error as _;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::time::Instant;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::{Code, Request, Status};
+
+use super::backoff::Backoff;
+use super::codec::{LinkCodec, MESSAGE_LIMIT};
+use super::dialer::Dialer;
+use super::outgoing::Outgoing;
+use super::session::Shared;
+use super::state::CallNumber;
+use crate::pb::{self, Reconnect};
+
+/// The call, as the contract names it.
+const PATH: &str = "/execgate.policy.v1.PolicyService/Session";
+
+/// A call that stays up this long has a peer that speaks HTTP/2, even if it sends no headers before
+/// its first message.
+const SETTLED_AFTER: Duration = Duration::from_secs(1);
+
+/// A call that stayed up this long was a good one: the next interval is the shortest again.
+const STABLE_AFTER: Duration = Duration::from_secs(5);
+
+/// Least time between the beginnings of two attempts, whatever hastens the second.
+const LEAST_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Calls, and calls again, until the session is over and its events are delivered or given up on.
+pub(super) async fn drive(shared: Arc<Shared>, dialer: Arc<Dialer>) {
+    tokio::select! {
+        () = call_again_and_again(&shared, &dialer) => {}
+        () = window_after_end(&shared) => {}
+    }
+    // Dropping their senders answers those who still ask.
+    let (_askers, undelivered) = shared.update(super::state::SessionState::close);
+    if undelivered > 0 {
+        shared.lost(
+            u64::try_from(undelivered).unwrap_or(u64::MAX),
+            "the session ended before they could be delivered",
+        );
+    }
+}
+
+async fn window_after_end(shared: &Shared) {
+    shared.over.cancelled().await;
+    tokio::time::sleep(shared.options.flush_window).await;
+}
+
+async fn call_again_and_again(shared: &Arc<Shared>, dialer: &Dialer) {
+    let mut backoff = Backoff::new();
+    loop {
+        let begun = Instant::now();
+        let number = shared.begin_call();
+        // A response that tonic can't take apart makes it panic: that, too, ends but the call.
+        let status = AssertUnwindSafe(call(shared, dialer, number))
+            .catch_unwind()
+            .await
+            .unwrap_or_else(|_| Status::internal("the response can't be taken apart"));
+        if status.code() == Code::Ok && shared.update(|state| state.is_over()) {
+            return;
+        }
+
+        let next = pb::after_status(status.code());
+        let cause = describe(&status);
+        let is_over = shared.over.is_cancelled();
+        shared.tally.broken_calls.add(1);
+        tracing::debug!(status = ?status.code(), "a call ended: {cause}");
+        if cause.contains("too_many_pings") {
+            dialer.ping_seldom();
+        }
+        shared.call_ended(next, &cause);
+        if is_over && next == Reconnect::AtLongestInterval {
+            return;
+        }
+        if begun.elapsed() >= STABLE_AFTER {
+            backoff.reset();
+        }
+        let pause = backoff.next(next);
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = hastened(shared, begun, next) => {}
+        }
+    }
+}
+
+/// Completes when the next attempt shouldn't wait: somebody asks, or the session is over and what
+/// is left to deliver has little time.
+async fn hastened(shared: &Shared, begun: Instant, next: Reconnect) {
+    if next == Reconnect::AtLongestInterval {
+        return shared.over.cancelled().await;
+    }
+    tokio::time::sleep_until(begun + LEAST_INTERVAL).await;
+    tokio::select! {
+        () = shared.attempt_now.notified() => {}
+        () = shared.over.cancelled() => {}
+    }
+}
+
+/// Makes one call and sees it to its end.
+async fn call(shared: &Arc<Shared>, dialer: &Dialer, number: CallNumber) -> Status {
+    let mut client = Grpc::new(dialer.channel())
+        .max_decoding_message_size(MESSAGE_LIMIT)
+        .max_encoding_message_size(MESSAGE_LIMIT);
+    if let Err(error) = client.ready().await {
+        return Status::from_error(error.into());
+    }
+    let request = Request::new(Outgoing::new(Arc::clone(shared), number));
+    // Events flow from the moment there is a connection. The response's headers may take until the
+    // service's first message: nothing waits for them but this.
+    let response = client.streaming(request, PathAndQuery::from_static(PATH), LinkCodec);
+    let mut response = pin!(response);
+    let mut settled = tokio::time::interval_at(Instant::now() + SETTLED_AFTER, SETTLED_AFTER);
+    let response = loop {
+        tokio::select! {
+            response = response.as_mut() => break response,
+            _ = settled.tick() => shared.update(|state| state.settled()),
+        }
+    };
+    let mut answers = match response {
+        Ok(response) => response.into_inner(),
+        Err(status) => return status,
+    };
+    shared.update(|state| state.settled());
+    loop {
+        match answers.message().await {
+            Ok(Some(answer)) => shared.take(answer),
+            Ok(None) => return Status::ok("the service ended the call"),
+            Err(status) => return status,
+        }
+    }
+}
+
+/// The status in words, with what the transport knows of its cause.
+fn describe(status: &Status) -> String {
+    let mut text = match status.message() {
+        "" => status.code().description().to_owned(),
+        message => message.to_owned(),
+    };
+    let mut source = status.source();
+    while let Some(error) = source {
+        let cause = error.to_string();
+        if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+        source = error.source();
+    }
+    pb::one_line(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_is_that_of_the_contract() {
+        let service = pb::v1::policy_service_server::SERVICE_NAME;
+        assert_eq!(PATH, format!("/{service}/Session"));
+    }
+}

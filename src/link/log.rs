@@ -1,0 +1,375 @@
+use std::collections::VecDeque;
+
+use prost::bytes::Bytes;
+
+use crate::model::ExecId;
+
+/// The events of a session that aren't settled: to be handed to the transport, or handed to it and
+/// not yet acknowledged. In order of their sequences, which are contiguous: what was dropped leaves
+/// a gap behind that is told as EventsLost.
+#[derive(Debug)]
+pub(super) struct EventLog {
+    entries: VecDeque<Entry>,
+    /// How many entries, from the front, the current call has been given.
+    handed_over: usize,
+    /// Highest sequence that any call has been given; later ones can't have been stored.
+    highest: u64,
+    bytes: usize,
+    bounds: LogBounds,
+}
+
+/// Bounds of an [`EventLog`]. Open questions don't count as droppable, and have their own bounds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LogBounds {
+    /// Most events.
+    pub(super) events: usize,
+    /// Most bytes of all events together.
+    pub(super) bytes: usize,
+}
+
+/// Whether an event is kept when it has been handed to the transport.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// Until it is acknowledged.
+    UntilAcknowledged,
+    /// No longer.
+    Nothing,
+}
+
+/// What is to be sent next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Next {
+    /// This event.
+    Event {
+        /// Its position in the session.
+        sequence: u64,
+        /// Its encoding, without the sequence.
+        body: Bytes,
+        /// The exec that it asks for.
+        question: Option<ExecId>,
+    },
+    /// That these events were dropped.
+    Lost {
+        /// Sequence of the first.
+        first: u64,
+        /// Sequence of the last.
+        last: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Entry {
+    first: u64,
+    last: u64,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    Event {
+        body: Bytes,
+        question: Option<ExecId>,
+    },
+    Gap,
+}
+
+impl EventLog {
+    pub(super) fn new(bounds: LogBounds) -> Self {
+        Self {
+            entries: VecDeque::new(),
+            handed_over: 0,
+            highest: 0,
+            bytes: 0,
+            bounds,
+        }
+    }
+
+    pub(super) fn push(&mut self, sequence: u64, body: Bytes, question: Option<ExecId>) {
+        self.bytes += body.len();
+        self.entries.push_back(Entry {
+            first: sequence,
+            last: sequence,
+            content: Content::Event { body, question },
+        });
+    }
+
+    /// Drops events, the oldest first, until the log is within its bounds; open questions stay.
+    /// Returns how many it dropped.
+    pub(super) fn shed(&mut self, is_open: impl Fn(ExecId) -> bool) -> u64 {
+        let mut dropped = 0;
+        while self.entries.len() > self.bounds.events || self.bytes > self.bounds.bytes {
+            let droppable = self.entries.iter().position(|entry| match &entry.content {
+                Content::Event { question, .. } => !question.is_some_and(&is_open),
+                Content::Gap => false,
+            });
+            let Some(index) = droppable else { break };
+            self.drop_event(index);
+            dropped += 1;
+        }
+        dropped
+    }
+
+    fn drop_event(&mut self, index: usize) {
+        let Some(entry) = self.entries.get_mut(index) else {
+            return;
+        };
+        if let Content::Event { body, .. } = std::mem::replace(&mut entry.content, Content::Gap) {
+            self.bytes -= body.len();
+        }
+        self.merge_with_next(index);
+        if let Some(before) = index.checked_sub(1) {
+            self.merge_with_next(before);
+        }
+    }
+
+    /// Makes one gap of the one at `index` and the one behind it, if both are gaps and both are on
+    /// the same side of what was handed over: what has been told isn't told again on this call.
+    fn merge_with_next(&mut self, index: usize) {
+        let (Some(this), Some(next)) = (self.entries.get(index), self.entries.get(index + 1))
+        else {
+            return;
+        };
+        let gaps = matches!((&this.content, &next.content), (Content::Gap, Content::Gap));
+        if !gaps || index + 1 == self.handed_over {
+            return;
+        }
+        let last = next.last;
+        self.entries.remove(index + 1);
+        if let Some(this) = self.entries.get_mut(index) {
+            this.last = last;
+        }
+        if index + 1 < self.handed_over {
+            self.handed_over -= 1;
+        }
+    }
+
+    /// The next thing to send on this call.
+    pub(super) fn next(&mut self, keep: Keep) -> Option<Next> {
+        let entry = self.entries.get(self.handed_over)?;
+        let (first, last) = (entry.first, entry.last);
+        self.highest = self.highest.max(last);
+        match keep {
+            Keep::UntilAcknowledged => {
+                let next = match &entry.content {
+                    Content::Event { body, question } => Next::Event {
+                        sequence: first,
+                        body: body.clone(),
+                        question: *question,
+                    },
+                    Content::Gap => Next::Lost { first, last },
+                };
+                self.handed_over += 1;
+                Some(next)
+            }
+            Keep::Nothing => Some(match self.entries.remove(self.handed_over)?.content {
+                Content::Event { body, question } => {
+                    self.bytes -= body.len();
+                    Next::Event {
+                        sequence: first,
+                        body,
+                        question,
+                    }
+                }
+                Content::Gap => Next::Lost { first, last },
+            }),
+        }
+    }
+
+    /// Forgets what this call has been given.
+    pub(super) fn forget_handed_over(&mut self) {
+        for _ in 0..std::mem::take(&mut self.handed_over) {
+            self.pop();
+        }
+    }
+
+    /// Forgets what is stored by the service: everything up to `through`.
+    pub(super) fn acknowledge(&mut self, through: u64) {
+        let through = through.min(self.highest);
+        while self
+            .entries
+            .front()
+            .is_some_and(|entry| entry.last <= through)
+        {
+            self.pop();
+            self.handed_over = self.handed_over.saturating_sub(1);
+        }
+    }
+
+    fn pop(&mut self) {
+        if let Some(Entry {
+            content: Content::Event { body, .. },
+            ..
+        }) = self.entries.pop_front()
+        {
+            self.bytes -= body.len();
+        }
+    }
+
+    /// Begins again at the front, for a new call.
+    pub(super) fn rewind(&mut self) {
+        self.handed_over = 0;
+        let mut index = 0;
+        while index + 1 < self.entries.len() {
+            let before = self.entries.len();
+            self.merge_with_next(index);
+            if self.entries.len() == before {
+                index += 1;
+            }
+        }
+    }
+
+    /// The sequence that the first entry goes out with.
+    pub(super) fn first_sequence(&self) -> Option<u64> {
+        self.entries.front().map(|entry| match entry.content {
+            Content::Event { .. } => entry.first,
+            // See `Next::Lost`: a gap stands at the place of its last event.
+            Content::Gap => entry.last,
+        })
+    }
+
+    /// The first event that the log still has.
+    pub(super) fn begins_at(&self) -> Option<u64> {
+        self.entries.front().map(|entry| entry.first)
+    }
+
+    /// Whether there is nothing left to hand over.
+    pub(super) fn is_handed_over(&self) -> bool {
+        self.handed_over == self.entries.len()
+    }
+
+    /// How many events the log holds that aren't settled, where `keep` says what settles them.
+    pub(super) fn unsettled(&self, keep: Keep) -> usize {
+        let settled = match keep {
+            Keep::UntilAcknowledged => 0,
+            Keep::Nothing => self.handed_over,
+        };
+        self.entries
+            .iter()
+            .skip(settled)
+            .filter(|entry| matches!(entry.content, Content::Event { .. }))
+            .count()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: LogBounds = LogBounds {
+        events: 4,
+        bytes: 100,
+    };
+
+    fn log(events: u64) -> EventLog {
+        let mut log = EventLog::new(BOUNDS);
+        (1..=events).for_each(|sequence| log.push(sequence, body(sequence), None));
+        log
+    }
+
+    fn body(sequence: u64) -> Bytes {
+        Bytes::copy_from_slice(&sequence.to_le_bytes())
+    }
+
+    fn event(sequence: u64) -> Option<Next> {
+        Some(Next::Event {
+            sequence,
+            body: body(sequence),
+            question: None,
+        })
+    }
+
+    fn lost(first: u64, last: u64) -> Option<Next> {
+        Some(Next::Lost { first, last })
+    }
+
+    #[test]
+    fn without_acknowledgement_it_forgets_what_it_hands_over() {
+        let mut log = log(2);
+        assert_eq!(log.next(Keep::Nothing), event(1));
+        log.rewind();
+        assert_eq!(log.next(Keep::Nothing), event(2));
+        assert_eq!(log.next(Keep::Nothing), None);
+        assert!(log.is_empty());
+        assert_eq!(log.bytes, 0);
+    }
+
+    #[test]
+    fn it_repeats_what_was_not_acknowledged() {
+        let mut log = log(3);
+        for sequence in 1..=3 {
+            assert_eq!(log.next(Keep::UntilAcknowledged), event(sequence));
+        }
+        log.acknowledge(1);
+        assert!(log.is_handed_over());
+        log.rewind();
+        assert_eq!(log.first_sequence(), Some(2));
+        assert_eq!(log.next(Keep::UntilAcknowledged), event(2));
+        // An acknowledgement from before the repetition reaches past it.
+        log.acknowledge(3);
+        assert_eq!(log.next(Keep::UntilAcknowledged), None);
+        assert!(log.is_empty());
+    }
+
+    #[test]
+    fn what_was_never_sent_cannot_be_acknowledged() {
+        let mut log = log(2);
+        let _ = log.next(Keep::UntilAcknowledged);
+        log.acknowledge(u64::MAX);
+        assert_eq!(log.next(Keep::UntilAcknowledged), event(2));
+    }
+
+    #[test]
+    fn at_its_bound_it_drops_the_oldest_and_says_so_in_their_place() {
+        let mut log = log(7);
+        assert_eq!(log.shed(|_| false), 4);
+        assert_eq!(log.next(Keep::UntilAcknowledged), lost(1, 4));
+        assert_eq!(log.next(Keep::UntilAcknowledged), event(5));
+        assert_eq!(log.unsettled(Keep::UntilAcknowledged), 3);
+        assert_eq!(log.unsettled(Keep::Nothing), 2);
+    }
+
+    #[test]
+    fn open_questions_are_not_dropped() {
+        let mut log = EventLog::new(BOUNDS);
+        for sequence in 1..=6 {
+            log.push(sequence, body(sequence), Some(ExecId(sequence)));
+        }
+        assert_eq!(log.shed(|exec| exec.0 == 2), 4);
+        assert_eq!(log.next(Keep::Nothing), lost(1, 1));
+        assert!(matches!(
+            log.next(Keep::Nothing),
+            Some(Next::Event { sequence: 2, .. })
+        ));
+        assert_eq!(log.next(Keep::Nothing), lost(3, 5));
+        assert_eq!(log.shed(|_| true), 0);
+    }
+
+    #[test]
+    fn a_gap_that_was_told_does_not_grow() {
+        let mut log = log(5);
+        assert_eq!(log.shed(|_| false), 2);
+        assert_eq!(log.next(Keep::UntilAcknowledged), lost(1, 2));
+        (6..=7).for_each(|sequence| log.push(sequence, body(sequence), None));
+        assert_eq!(log.shed(|_| false), 3);
+        assert_eq!(log.next(Keep::UntilAcknowledged), lost(3, 5));
+        log.rewind();
+        assert_eq!(log.next(Keep::UntilAcknowledged), lost(1, 5));
+        log.acknowledge(5);
+        assert_eq!(log.next(Keep::UntilAcknowledged), event(6));
+    }
+
+    #[test]
+    fn bytes_are_bounded_too() {
+        let mut log = EventLog::new(BOUNDS);
+        log.push(1, Bytes::from(vec![0; 60]), None);
+        log.push(2, Bytes::from(vec![0; 60]), None);
+        assert_eq!(log.shed(|_| false), 1);
+        log.push(3, Bytes::from(vec![0; 101]), None);
+        assert_eq!(log.shed(|_| false), 2);
+        assert_eq!(log.next(Keep::Nothing), lost(1, 3));
+    }
+}

@@ -1,0 +1,133 @@
+use std::time::Duration;
+
+use super::endpoint::Endpoint;
+use super::log::LogBounds;
+use super::state::Bounds;
+use crate::pb::v1;
+
+/// How a link reaches its policy service, and what it does when it can't.
+#[derive(Debug, Clone)]
+pub struct LinkOptions {
+    /// Where the policy service is.
+    pub endpoint: Endpoint,
+    /// How long an exec waits for its verdict; 5 seconds by default.
+    pub verdict_deadline: Duration,
+    /// How long an exec waits at most, from when it was asked, while a person decides; 10 minutes by
+    /// default.
+    pub pending_cap: Duration,
+    /// How long after the beginning of an outage execs go on waiting, each until its deadline, for
+    /// the service to come back; 5 seconds by default, so that a restart of the service fails no
+    /// exec that can still be answered in time. Once an outage has lasted longer an exec makes the
+    /// link try again at once, and fails as soon as that attempt does.
+    pub outage_tolerance: Duration,
+    /// What becomes of execs that no verdict came for; a denial by default.
+    pub on_unavailable: OnUnavailable,
+    /// Most execs of one session that wait at once; 1,024 by default. Further ones are refused.
+    pub most_waiting: usize,
+    /// Most events of one session that are kept until they are sent or acknowledged; 8,192 by
+    /// default. At the bound the oldest are dropped, and EventsLost tells so.
+    pub most_events: usize,
+    /// Most bytes of such events, and of waiting execs; 32 MiB by default.
+    pub most_event_bytes: usize,
+    /// How long after a session's end the link goes on delivering its events; 2 seconds by default.
+    pub flush_window: Duration,
+    /// How the gate describes itself.
+    pub gate: GateDescription,
+}
+
+impl LinkOptions {
+    /// The defaults, for a service at `endpoint`.
+    #[must_use]
+    pub fn new(endpoint: Endpoint) -> Self {
+        Self {
+            endpoint,
+            verdict_deadline: Duration::from_secs(5),
+            pending_cap: Duration::from_secs(600),
+            outage_tolerance: Duration::from_secs(5),
+            on_unavailable: OnUnavailable::default(),
+            most_waiting: 1024,
+            most_events: 8192,
+            most_event_bytes: 32 * 1024 * 1024,
+            flush_window: Duration::from_secs(2),
+            gate: GateDescription::default(),
+        }
+    }
+
+    pub(super) fn bounds(&self) -> Bounds {
+        Bounds {
+            verdict_deadline: self.verdict_deadline,
+            pending_cap: self.pending_cap,
+            outage_tolerance: self.outage_tolerance,
+            questions: self.most_waiting,
+            log: LogBounds {
+                events: self.most_events,
+                bytes: self.most_event_bytes,
+            },
+        }
+    }
+}
+
+/// What becomes of an exec when the policy service can't be reached or doesn't answer in time. An
+/// answer that can't be understood denies in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnUnavailable {
+    /// It is denied.
+    #[default]
+    Deny,
+    /// It runs, inside the sandbox.
+    Run,
+}
+
+/// How a gate describes itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GateDescription {
+    /// Version of the gate's program.
+    pub version: String,
+    /// Name of the host; empty where it isn't known.
+    pub hostname: String,
+    /// Operating system, release and machine.
+    pub platform: String,
+    /// The user that sessions run as, where known.
+    pub user: Option<UserDescription>,
+}
+
+/// A user of the gate's host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserDescription {
+    /// Numeric user id.
+    pub id: u32,
+    /// Numeric group id.
+    pub group_id: u32,
+    /// Name that the host has for the user id; empty where it has none.
+    pub name: String,
+}
+
+impl Default for GateDescription {
+    /// This package's version, the platform it was built for, and nothing else.
+    fn default() -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            hostname: String::new(),
+            platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            user: None,
+        }
+    }
+}
+
+impl GateDescription {
+    pub(super) fn gate(&self) -> v1::GateInfo {
+        v1::GateInfo {
+            version: self.version.clone(),
+            hostname: self.hostname.clone(),
+            platform: self.platform.clone(),
+        }
+    }
+
+    pub(super) fn user(&self) -> Option<v1::UserInfo> {
+        self.user.as_ref().map(|user| v1::UserInfo {
+            user_id: user.id,
+            group_id: user.group_id,
+            name: user.name.clone(),
+        })
+    }
+}

@@ -1,0 +1,423 @@
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::SystemTime;
+
+use prost::Message;
+use prost::bytes::Bytes;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::codec::BODY_LIMIT;
+use super::counters::{Counter, Tally};
+use super::options::{LinkOptions, OnUnavailable};
+use super::state::{AttemptNow, CallNumber, Expiry, Refusal, SessionState, Stray, ToSend};
+use crate::model::{
+    DecisionCode, EscalationDecision, ExecId, InterceptedExec, SessionEvent, SessionId, Verdict,
+    WithdrawalReason,
+};
+use crate::pb::v1::{Resumption, SessionRequest};
+use crate::pb::{self, Answer, BrokenAnswer, Reconnect};
+use crate::server::{BoxFuture, EscalationPolicy, Pause, PolicyError, SessionContext};
+
+/// The policy of one session.
+#[derive(Debug)]
+pub(super) struct SessionLink {
+    shared: Arc<Shared>,
+}
+
+/// What a session's policy, its driver and the transport of its call share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    locked: Mutex<Locked>,
+    /// Hastens the driver's next attempt.
+    pub(super) attempt_now: Notify,
+    /// Cancelled when nothing further will be told.
+    pub(super) over: CancellationToken,
+    pub(super) options: Arc<LinkOptions>,
+    pub(super) tally: Arc<Tally>,
+    session: SessionContext,
+    /// The session's first event.
+    first: SessionRequest,
+}
+
+#[derive(Debug)]
+struct Locked {
+    state: SessionState<Asker>,
+    /// The transport, when it waits for something to send.
+    transport: Option<Waker>,
+}
+
+/// Who waits for an answer.
+#[derive(Debug)]
+pub(super) struct Asker {
+    reply: oneshot::Sender<Reply>,
+    /// While a person decides: what the user may be told, and the pause of the session's clock.
+    person: Option<(String, Pause)>,
+}
+
+#[derive(Debug)]
+enum Reply {
+    Verdict(Verdict),
+    Unreachable(String),
+}
+
+/// An exec for which a person is deciding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PersonWait {
+    /// The session.
+    pub session: SessionId,
+    /// The exec.
+    pub exec: ExecId,
+    /// What the waiting user may be told; one line, safe for a terminal; may be empty.
+    pub message: String,
+}
+
+impl SessionLink {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    async fn ask(&self, exec: &InterceptedExec) -> Result<Verdict, PolicyError> {
+        let shared = &*self.shared;
+        let question = pb::exec_requested(exec, shared.options.verdict_deadline);
+        let body = Bytes::from(question.encode_to_vec());
+        if body.len() > BODY_LIMIT {
+            return Ok(shared.overloaded("the command is too large to ask about"));
+        }
+        let (reply, mut answer) = oneshot::channel();
+        let asker = Asker {
+            reply,
+            person: None,
+        };
+        let asked = shared.tell(|state| state.ask(exec.id, body, asker, Instant::now()));
+        let asked = match asked {
+            Ok(asked) => asked,
+            Err(Refusal::Overloaded) => {
+                return Ok(shared.overloaded("too many commands wait for the policy service"));
+            }
+            Err(Refusal::Unreachable(cause)) => return Ok(shared.unreachable(&cause)),
+            Err(Refusal::SessionEnded) => return Ok(session_ended()),
+            Err(Refusal::AlreadyAsked) => {
+                return Err(PolicyError(
+                    format!("exec {} is being asked already", exec.id).into(),
+                ));
+            }
+        };
+        let mut open = OpenQuestion {
+            shared,
+            exec: Some(exec.id),
+        };
+        if asked.attempt_now == AttemptNow::Yes {
+            shared.attempt_now.notify_one();
+        }
+
+        let mut deadline = pin!(tokio::time::sleep_until(asked.deadline));
+        let reply = loop {
+            tokio::select! {
+                biased;
+                reply = &mut answer => break reply,
+                () = deadline.as_mut() => match shared.update(|state| {
+                    state.expire(exec.id, Instant::now())
+                }) {
+                    Expiry::NotBefore(later) => deadline.as_mut().reset(later),
+                    Expiry::TimedOut(asker) => {
+                        drop(asker);
+                        open.exec = None;
+                        shared.withdraw_at_deadline(exec.id);
+                        return Ok(shared.timed_out());
+                    }
+                    Expiry::Unreachable(asker, cause) => {
+                        drop(asker);
+                        open.exec = None;
+                        shared.withdraw_at_deadline(exec.id);
+                        return Ok(shared.unreachable(&cause));
+                    }
+                    Expiry::Gone => break (&mut answer).await,
+                },
+            }
+        };
+        open.exec = None;
+        Ok(match reply {
+            Ok(Reply::Verdict(verdict)) => verdict,
+            Ok(Reply::Unreachable(cause)) => shared.unreachable(&cause),
+            // The driver has ended, with the session.
+            Err(_) => session_ended(),
+        })
+    }
+}
+
+impl EscalationPolicy for SessionLink {
+    fn decide<'a>(
+        &'a self,
+        exec: &'a InterceptedExec,
+    ) -> BoxFuture<'a, Result<Verdict, PolicyError>> {
+        Box::pin(self.ask(exec))
+    }
+
+    fn observe(&self, event: SessionEvent) {
+        let is_last = matches!(event, SessionEvent::SessionEnded { .. });
+        let body = Bytes::from(pb::session_event(event).encode_to_vec());
+        self.shared.tell(|state| {
+            state.record(body);
+            if is_last {
+                state.finish();
+            }
+        });
+        if is_last {
+            self.shared.over.cancel();
+        }
+    }
+}
+
+impl Drop for SessionLink {
+    fn drop(&mut self) {
+        self.shared.tell(SessionState::finish);
+        self.shared.over.cancel();
+    }
+}
+
+/// Withdraws a question when its asker goes away.
+struct OpenQuestion<'a> {
+    shared: &'a Shared,
+    /// `None` once it isn't open any more.
+    exec: Option<ExecId>,
+}
+
+impl Drop for OpenQuestion<'_> {
+    fn drop(&mut self) {
+        if let Some(exec) = self.exec {
+            // The server tells the service.
+            drop(self.shared.update(|state| state.withdraw(exec)));
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new(
+        options: Arc<LinkOptions>,
+        tally: Arc<Tally>,
+        session: SessionContext,
+    ) -> Self {
+        let first = pb::session_started(
+            &session.description,
+            options.gate.gate(),
+            options.gate.user(),
+        );
+        let state = SessionState::new(options.bounds(), first.encode_to_vec().into());
+        Self {
+            locked: Mutex::new(Locked {
+                state,
+                transport: None,
+            }),
+            attempt_now: Notify::new(),
+            over: CancellationToken::new(),
+            options,
+            tally,
+            session,
+            first,
+        }
+    }
+
+    /// Changes the state, where that gives the transport nothing to send.
+    pub(super) fn update<T>(&self, change: impl FnOnce(&mut SessionState<Asker>) -> T) -> T {
+        change(&mut self.lock().state)
+    }
+
+    /// Changes the state, and tells the transport that there may be something to send.
+    fn tell<T>(&self, change: impl FnOnce(&mut SessionState<Asker>) -> T) -> T {
+        let (value, dropped, transport) = {
+            let mut locked = self.lock();
+            let value = change(&mut locked.state);
+            (value, locked.state.shed(), locked.transport.take())
+        };
+        if let Some(transport) = transport {
+            transport.wake();
+        }
+        if dropped > 0 {
+            self.lost(dropped, "the bound on kept events was reached");
+        }
+        value
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Locked> {
+        // No change panics half-way, so a panic elsewhere can't have spoiled the state.
+        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For the transport of `call`.
+    pub(super) fn next_to_send(&self, call: CallNumber, waker: &Waker) -> ToSend {
+        let mut locked = self.lock();
+        let next = locked.state.next(call);
+        if next == ToSend::Wait {
+            locked.transport = Some(waker.clone());
+        }
+        next
+    }
+
+    pub(super) fn begin_call(&self) -> CallNumber {
+        self.update(|state| {
+            state.begin_call(|attempt, next_sequence| {
+                let resumption = Resumption {
+                    attempt,
+                    next_sequence,
+                };
+                pb::resumed(&self.first, resumption, SystemTime::now())
+                    .encode_to_vec()
+                    .into()
+            })
+        })
+    }
+
+    /// Acts on an answer.
+    pub(super) fn take(&self, answer: Result<Answer, BrokenAnswer>) {
+        match answer {
+            Ok(Answer::Verdict { exec, verdict }) => {
+                let verdict = verdict.unwrap_or_else(|broken| {
+                    self.warn(
+                        &self.tally.broken_verdicts,
+                        &format_args!("exec {exec}: {broken}"),
+                    );
+                    Verdict::from(broken)
+                });
+                match self.update(|state| state.answered(exec)) {
+                    Ok(asker) => {
+                        self.tally.verdicts.add(1);
+                        // The asker may have gone just now.
+                        let _ = asker.reply.send(Reply::Verdict(verdict));
+                    }
+                    Err(stray) => self.stray(exec, stray),
+                }
+            }
+            Ok(Answer::Pending {
+                exec,
+                expected_within,
+                message,
+            }) => {
+                let person = (message, self.session.stopwatch.pause());
+                let before = self.update(|state| {
+                    let asker = state.extend(exec, expected_within, Instant::now())?;
+                    Ok(asker.person.replace(person))
+                });
+                match before {
+                    // Dropped here, outside the lock, because that sets the clock going.
+                    Ok(before) => drop(before),
+                    Err(stray) => self.stray(exec, stray),
+                }
+            }
+            Ok(Answer::Accepted(acknowledgement)) => {
+                self.update(|state| state.heard(acknowledgement));
+            }
+            Ok(Answer::Acknowledged(through)) => self.update(|state| state.acknowledged(through)),
+            // No verdict is kept for reuse.
+            Ok(Answer::VerdictsForgotten) => {
+                self.update(|state| state.heard(pb::Acknowledgement::None));
+            }
+            Ok(Answer::Terminated { reason }) => {
+                self.update(|state| state.heard(pb::Acknowledgement::None));
+                self.session.terminator.terminate(reason);
+            }
+            Err(broken) => {
+                self.update(|state| state.heard(pb::Acknowledgement::None));
+                self.warn(&self.tally.broken_answers, &broken);
+            }
+        }
+    }
+
+    fn stray(&self, exec: ExecId, stray: Stray) {
+        match stray {
+            Stray::Unknown => self.warn(
+                &self.tally.unknown_verdicts,
+                &format_args!("exec {exec} was never asked"),
+            ),
+            Stray::Superfluous => self.warn(
+                &self.tally.superfluous_verdicts,
+                &format_args!("exec {exec} isn't open any more"),
+            ),
+        }
+    }
+
+    /// Counts, and logs the first, second, fourth and so on, so that a service can't flood the log.
+    fn warn(&self, counter: &Counter, what: &dyn std::fmt::Display) {
+        let count = counter.add(1);
+        if count.is_power_of_two() {
+            tracing::warn!(session = %self.session.description.id, count, "ignored an answer: {what}");
+        }
+    }
+
+    pub(super) fn lost(&self, events: u64, why: &str) {
+        let lost = self.tally.lost_events.add(events);
+        if (lost - events).checked_ilog2() != lost.checked_ilog2() {
+            tracing::warn!(session = %self.session.description.id, lost, "events were lost: {why}");
+        }
+    }
+
+    /// The call has ended or failed: records that, and answers those who wait no longer.
+    pub(super) fn call_ended(&self, next: Reconnect, cause: &str) {
+        // Telling has the transport of the ended call look again, and find that it has ended.
+        let given_up = self.tell(|state| state.call_ended(next, cause.to_owned(), Instant::now()));
+        for (exec, asker) in given_up {
+            self.withdraw_at_deadline(exec);
+            let _ = asker.reply.send(Reply::Unreachable(cause.to_owned()));
+        }
+    }
+
+    /// Has the service stop deciding an exec that the link has waited for long enough.
+    fn withdraw_at_deadline(&self, exec: ExecId) {
+        let reason = WithdrawalReason::DeadlinePassed;
+        let withdrawn = pb::exec_withdrawn(exec, reason, SystemTime::now());
+        let body = withdrawn.encode_to_vec().into();
+        self.tell(|state| state.record(body));
+    }
+
+    pub(super) fn waiting_for_persons(&self) -> Vec<PersonWait> {
+        let session = self.session.description.id;
+        self.update(|state| {
+            state
+                .waiting()
+                .filter_map(|(exec, asker)| {
+                    let (message, _) = asker.person.as_ref()?;
+                    Some(PersonWait {
+                        session,
+                        exec,
+                        message: message.clone(),
+                    })
+                })
+                .collect()
+        })
+    }
+
+    fn timed_out(&self) -> Verdict {
+        self.tally.timed_out.add(1);
+        self.unavailable(
+            DecisionCode::TimedOut,
+            "the policy service gave no verdict in time".to_owned(),
+        )
+    }
+
+    fn unreachable(&self, cause: &str) -> Verdict {
+        self.tally.unreachable.add(1);
+        let reason = pb::one_line(format!("the policy service can't be reached: {cause}"));
+        self.unavailable(DecisionCode::Unreachable, reason)
+    }
+
+    fn unavailable(&self, code: DecisionCode, reason: String) -> Verdict {
+        match self.options.on_unavailable {
+            OnUnavailable::Deny => Verdict::denied(code, reason),
+            OnUnavailable::Run => Verdict {
+                code,
+                ..Verdict::from(EscalationDecision::Run)
+            },
+        }
+    }
+
+    fn overloaded(&self, reason: &str) -> Verdict {
+        self.tally.overloaded.add(1);
+        Verdict::denied(DecisionCode::Overloaded, reason)
+    }
+}
+
+fn session_ended() -> Verdict {
+    Verdict::denied(DecisionCode::SessionEnded, "the session has ended")
+}

@@ -1,0 +1,144 @@
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use serde::Serialize;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::sys::readiness;
+use crate::sys::socket::{self, MAX_DESCRIPTORS, Received, Wait};
+use crate::wire::{self, FrameError, FrameReader};
+
+/// A message up to this size, in bytes, needs no share of the session's budget for long ones.
+const SHORT: usize = 256 << 10;
+
+/// One request's own stream, with a wrapper at its other end.
+///
+/// The open file may be shared with whoever made it, so its mode is left alone: each call says for
+/// itself that it doesn't wait.
+pub(super) struct Connection {
+    stream: AsyncFd<OwnedFd>,
+    reader: FrameReader,
+    descriptors: Vec<OwnedFd>,
+    budget: Arc<Semaphore>,
+    share: Option<OwnedSemaphorePermit>,
+}
+
+/// A message and the descriptors that came with it.
+pub(super) struct Frame {
+    pub(super) message: Vec<u8>,
+    pub(super) descriptors: Vec<OwnedFd>,
+}
+
+/// Why no message came.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReceiveError {
+    /// The wrapper has closed its end between two messages.
+    #[error("the asking process closed its end")]
+    Closed,
+    /// What came is no message.
+    #[error("{0}")]
+    Malformed(String),
+}
+
+impl From<FrameError> for ReceiveError {
+    fn from(error: FrameError) -> Self {
+        Self::Malformed(error.to_string())
+    }
+}
+
+impl Connection {
+    /// Takes a stream; `budget` is the session's for long messages, in bytes.
+    pub(super) fn new(stream: OwnedFd, budget: Arc<Semaphore>) -> io::Result<Self> {
+        Ok(Self {
+            stream: readiness::watch(stream, Interest::READABLE | Interest::WRITABLE)?,
+            reader: FrameReader::default(),
+            descriptors: Vec::new(),
+            budget,
+            share: None,
+        })
+    }
+
+    pub(super) fn socket(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.stream.get_ref().as_fd()
+    }
+
+    /// Waits for one whole message. May be cancelled, and called again: nothing is lost.
+    pub(super) async fn receive(&mut self) -> Result<Frame, ReceiveError> {
+        loop {
+            if let Some(message) = self.reader.take()? {
+                self.share = None;
+                return Ok(Frame {
+                    message,
+                    descriptors: std::mem::take(&mut self.descriptors),
+                });
+            }
+            let wanted = self.reader.wanted()?;
+            if wanted > SHORT && self.share.is_none() {
+                let bytes = u32::try_from(wanted).unwrap_or(u32::MAX);
+                self.share = self.budget.clone().acquire_many_owned(bytes).await.ok();
+            }
+            let reader = &mut self.reader;
+            let received = match receive_some(self.stream.get_ref(), reader) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.stream
+                        .async_io(Interest::READABLE, |stream| receive_some(stream, reader))
+                        .await
+                }
+                other => other,
+            };
+            let received = match received {
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    return Err(ReceiveError::Closed);
+                }
+                Err(error) => return Err(ReceiveError::Malformed(error.to_string())),
+            };
+            if received.bytes == 0 {
+                self.reader.end()?;
+                return Err(ReceiveError::Closed);
+            }
+            self.descriptors.extend(received.descriptors);
+            if self.descriptors.len() > MAX_DESCRIPTORS {
+                self.descriptors.clear();
+                return Err(ReceiveError::Malformed(format!(
+                    "a message carries more than {MAX_DESCRIPTORS} descriptors"
+                )));
+            }
+        }
+    }
+
+    /// Sends one message whole.
+    pub(super) async fn send(&self, message: &impl Serialize) -> io::Result<()> {
+        let frame = wire::encode(message).map_err(io::Error::other)?;
+        let mut rest = &frame[..];
+        while !rest.is_empty() {
+            let sent = match send_some(self.stream.get_ref(), rest) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.stream
+                        .async_io(Interest::WRITABLE, |stream| send_some(stream, rest))
+                        .await
+                }
+                other => other,
+            }?;
+            rest = &rest[sent..];
+        }
+        Ok(())
+    }
+}
+
+/// Receives what has arrived of the message at hand. Leaves the reader whole whatever happens.
+fn receive_some(stream: &OwnedFd, reader: &mut FrameReader) -> io::Result<Received> {
+    let buffer = reader.buffer().map_err(io::Error::other)?;
+    let offered = buffer.len();
+    let received = socket::receive(stream.as_fd(), buffer, Wait::Never);
+    let count = received.as_ref().map_or(0, |received| received.bytes);
+    reader.filled(offered, count);
+    received
+}
+
+fn send_some(stream: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+    socket::send(stream.as_fd(), bytes, &[], Wait::Never)
+}

@@ -1,0 +1,230 @@
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::executor::{
+    ExecParams, ExecResult, ExecutorError, Login, ShellCommand, ShellCommandExecutor,
+};
+use super::policy::EscalationPolicy;
+use super::session::{EscalationSession, Start, WrapperAlias};
+use super::stopwatch::Stopwatch;
+use crate::model::{
+    Enforcement, ExecOutcome, SandboxReport, SessionDescription, SessionEndReason, SessionId,
+};
+use crate::sys::random;
+
+/// Starts sandbox sessions, and decides by a policy what their processes may execute.
+pub struct EscalateServer {
+    shell: PathBuf,
+    wrapper: PathBuf,
+    policy: Arc<dyn EscalationPolicy>,
+    alias: WrapperAlias,
+}
+
+/// Why a session couldn't be started or a command not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The session's socket couldn't be made.
+    #[error("cannot make the session's socket")]
+    Socket(#[source] std::io::Error),
+    /// The session's id couldn't be chosen.
+    #[error("cannot choose an id for the session")]
+    SessionId(#[source] std::io::Error),
+    /// The shell couldn't be run.
+    #[error(transparent)]
+    Executor(#[from] ExecutorError),
+}
+
+/// What is to be said of a session that is started without a command.
+#[derive(Debug, Clone)]
+pub struct SessionParams {
+    /// The session's labels.
+    pub labels: BTreeMap<String, String>,
+    /// The directory in which its shell starts.
+    pub workdir: PathBuf,
+    /// The command that it is for, program first; empty where that isn't known.
+    pub command: Vec<OsString>,
+    /// Its sandbox.
+    pub sandbox: SandboxReport,
+    /// How long it may run. Time that passes while a person decides doesn't count. The session's
+    /// [`Stopwatch`] says when that is over; ending the session then is up to its owner.
+    pub timeout: Option<Duration>,
+}
+
+impl Default for SessionParams {
+    fn default() -> Self {
+        Self {
+            labels: BTreeMap::new(),
+            workdir: PathBuf::from("/"),
+            command: Vec::new(),
+            sandbox: SandboxReport {
+                backend: "unknown".to_owned(),
+                enforcement: Enforcement::None,
+            },
+            timeout: None,
+        }
+    }
+}
+
+impl EscalateServer {
+    /// A server whose sessions run `shell`, a patched zsh or bash, with `wrapper` in front of every
+    /// exec; both by absolute paths.
+    pub fn new(
+        shell: impl Into<PathBuf>,
+        wrapper: impl Into<PathBuf>,
+        policy: Arc<dyn EscalationPolicy>,
+    ) -> Self {
+        Self {
+            shell: shell.into(),
+            wrapper: wrapper.into(),
+            policy,
+            alias: WrapperAlias::None,
+        }
+    }
+
+    /// Whether sessions' environments have the wrapper's older name too.
+    #[must_use]
+    pub fn with_alias(mut self, alias: WrapperAlias) -> Self {
+        self.alias = alias;
+        self
+    }
+
+    /// Starts a session, and spawns nothing: the caller starts a shell with the session's
+    /// [`env`](EscalationSession::env) over its environment, and calls
+    /// [`close_client_socket`](EscalationSession::close_client_socket) right after.
+    ///
+    /// The session ends when it is dropped, and when `parent` is cancelled. To be called inside a
+    /// tokio runtime.
+    ///
+    /// # Errors
+    /// No descriptors left, or no random numbers.
+    pub fn start_session(
+        &self,
+        params: SessionParams,
+        executor: Arc<dyn ShellCommandExecutor>,
+        parent: &CancellationToken,
+    ) -> Result<EscalationSession, ServerError> {
+        let id = random::sixteen_bytes().map_err(ServerError::SessionId)?;
+        EscalationSession::start(Start {
+            description: SessionDescription {
+                id: SessionId(id),
+                labels: params.labels,
+                workdir: params.workdir,
+                command: params.command,
+                sandbox: params.sandbox,
+                started_at: SystemTime::now(),
+            },
+            policy: self.policy.clone(),
+            executor,
+            wrapper: self.wrapper.clone(),
+            alias: self.alias,
+            stopwatch: Stopwatch::new(params.timeout),
+            parent: parent.clone(),
+        })
+    }
+
+    /// Runs one command in a session of its own, from start to end.
+    ///
+    /// It is ended when `cancelled` is, when its time is over, and when the policy ends the session.
+    ///
+    /// # Errors
+    /// Where the session or the shell couldn't be started. A command that fails isn't an error.
+    pub async fn exec(
+        &self,
+        params: ExecParams,
+        sandbox: SandboxReport,
+        executor: Arc<dyn ShellCommandExecutor>,
+        cancelled: &CancellationToken,
+    ) -> Result<ExecResult, ServerError> {
+        let flag = match params.login {
+            Login::Yes => "-lc",
+            Login::No => "-c",
+        };
+        let argv: Vec<OsString> = vec![self.shell.clone().into(), flag.into(), params.command];
+        let session = self.start_session(
+            SessionParams {
+                labels: params.labels,
+                workdir: params.workdir.clone(),
+                command: argv.clone(),
+                sandbox,
+                timeout: params.timeout,
+            },
+            executor.clone(),
+            cancelled,
+        )?;
+        let began = Instant::now();
+        let stop = cancelled.child_token();
+        let context = session.context().clone();
+        let run = executor.run(
+            ShellCommand {
+                argv,
+                workdir: params.workdir,
+                env_overlay: session.env().clone(),
+                after_spawn: session.after_spawn(),
+            },
+            stop.clone(),
+        );
+        tokio::pin!(run);
+        let mut timed_out = false;
+        let mut terminated = false;
+        let output = loop {
+            tokio::select! {
+                output = &mut run => break output,
+                () = context.stopwatch.expired(), if !timed_out => {
+                    timed_out = true;
+                    stop.cancel();
+                }
+                _ = context.terminator.terminated(), if !terminated => {
+                    terminated = true;
+                    stop.cancel();
+                }
+            }
+        };
+        let duration = began.elapsed();
+        let verdicts = session.verdicts();
+        let output = match output {
+            Ok(output) => output,
+            Err(error) => {
+                let detail = error.to_string();
+                session
+                    .end(SessionEndReason::GateFailed, detail, None)
+                    .await;
+                return Err(error.into());
+            }
+        };
+        let reason = if timed_out {
+            SessionEndReason::TimedOut
+        } else if cancelled.is_cancelled() {
+            SessionEndReason::Cancelled
+        } else {
+            SessionEndReason::Completed
+        };
+        let outcome = output.outcome;
+        session
+            .end(reason, String::new(), Some(outcome.clone()))
+            .await;
+        Ok(ExecResult {
+            exit_code: shell_status(&outcome),
+            stdout: output.stdout,
+            stderr: output.stderr,
+            output: output.output,
+            duration,
+            timed_out,
+            verdicts,
+        })
+    }
+}
+
+/// The status that a shell gives for a command which ended so.
+fn shell_status(outcome: &ExecOutcome) -> i32 {
+    match outcome {
+        ExecOutcome::Exited(code) => *code,
+        ExecOutcome::Signaled(signal) => 128 + signal,
+        _ => 127,
+    }
+}

@@ -1,0 +1,593 @@
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::Instant;
+
+use super::connection::{Connection, Frame, ReceiveError};
+use super::executor::{EscalatedExec, PreparedExec};
+use super::intercept::{Action, Input, State, step};
+use super::policy::PolicyError;
+use super::session::Shared;
+use super::tracker::Watching;
+use crate::model::{
+    DecisionCode, EscalationExecution, ExecOutcome, ExecUsage, InterceptedExec, ProcessIdentity,
+    SessionEvent, Verdict,
+};
+use crate::sys::limits;
+use crate::sys::process::{self, Pidfd};
+use crate::sys::readiness;
+use crate::sys::spawn::{
+    Command, Directory, InheritedContext, ProcessGroup, Report, Step, Supervisor,
+};
+use crate::wire::{
+    self, Action as WireAction, CommandContext, EscalateRequest, EscalateResponse, Forward, Notice,
+    SuperExecMessage, SuperExecResult,
+};
+
+/// How long a wrapper may take over a message that it owes, from the handshake or the answer before
+/// it on.
+const MESSAGE_TIME: Duration = Duration::from_secs(30);
+
+/// Exit status of a shell for a program that isn't there.
+const NOT_FOUND: i32 = 127;
+/// Exit status of a shell for a program that can't be executed.
+const CANNOT_EXECUTE: i32 = 126;
+
+/// Serves one intercepted exec from its request to its end.
+pub(super) async fn serve(shared: &Arc<Shared>, connection: Connection) {
+    Request::new(shared, connection).run().await;
+}
+
+/// What one intercepted exec needs beside its state.
+struct Request<'a> {
+    shared: &'a Arc<Shared>,
+    connection: Connection,
+    /// Whether the wrapper's end has been seen closed or broken.
+    peer_gone: bool,
+    process: ProcessIdentity,
+    pidfd: Option<Pidfd>,
+    began: Instant,
+    exec: Option<Arc<InterceptedExec>>,
+    descriptors: Vec<(OwnedFd, i32)>,
+    workdir: Option<OwnedFd>,
+    child: Option<Child>,
+    delivered: Instant,
+}
+
+/// An escalated command.
+struct Child {
+    supervisor: AsyncFd<Supervisor>,
+    pid: u32,
+}
+
+impl<'a> Request<'a> {
+    fn new(shared: &'a Arc<Shared>, connection: Connection) -> Self {
+        // Taken while the process waits, so that it can't be another one's.
+        let credentials = process::peer_credentials(connection.socket()).ok();
+        let pidfd = credentials
+            .filter(|credentials| credentials.pid != 0)
+            .and_then(|credentials| Pidfd::of_peer(connection.socket(), credentials).ok());
+        let process = credentials.map_or_else(ProcessIdentity::default, |credentials| {
+            let parent = pidfd.as_ref().and_then(Pidfd::parent);
+            ProcessIdentity {
+                pid: credentials.pid,
+                parent_pid: parent
+                    .or_else(|| process::parent_from_proc(credentials.pid))
+                    .unwrap_or(0),
+                uid: credentials.uid,
+                gid: credentials.gid,
+            }
+        });
+        let began = Instant::now();
+        Self {
+            shared,
+            connection,
+            peer_gone: false,
+            process,
+            pidfd,
+            began,
+            exec: None,
+            descriptors: Vec::new(),
+            workdir: None,
+            child: None,
+            delivered: began,
+        }
+    }
+
+    async fn run(mut self) {
+        let mut state = State::Asking;
+        loop {
+            let input = self.next_input(&state).await;
+            let Some(input) = input else { break };
+            let (next, actions) = step(state, input);
+            state = next;
+            let mut pending = std::collections::VecDeque::from(actions);
+            while let Some(action) = pending.pop_front() {
+                if let Some(input) = self.perform(action).await {
+                    let (next, more) = step(state, input);
+                    state = next;
+                    pending.extend(more);
+                }
+            }
+            if state == State::Over {
+                break;
+            }
+        }
+        self.linger().await;
+    }
+
+    /// Waits for what the state waits for.
+    async fn next_input(&mut self, state: &State) -> Option<Input> {
+        let over = self.shared.over.clone();
+        match state {
+            State::Asking => tokio::select! {
+                biased;
+                input = self.receive_request() => Some(input),
+                () = over.cancelled() => Some(self.session_over()),
+            },
+            State::Deciding => Some(self.decide().await),
+            State::Collecting(_) => tokio::select! {
+                biased;
+                input = self.collect() => Some(input),
+                () = over.cancelled() => Some(self.session_over()),
+            },
+            State::Starting { .. } => self.next_report().await,
+            State::Running { .. } => {
+                if self.peer_gone || over.is_cancelled() {
+                    // It has been told to end; nothing else counts any more.
+                    return self.next_report().await;
+                }
+                let child = self.child.as_mut()?;
+                tokio::select! {
+                    report = child.report() => Some(report_input(&report, child)),
+                    frame = self.connection.receive() => Some(self.forwarded(frame)),
+                    () = over.cancelled() => Some(self.session_over()),
+                }
+            }
+            State::Over => None,
+        }
+    }
+
+    fn session_over(&self) -> Input {
+        Input::SessionOver(self.shared.context.terminator.reason())
+    }
+
+    async fn receive_request(&mut self) -> Input {
+        let frame = match receive_in_time(&mut self.connection).await {
+            Ok(frame) => frame,
+            Err(input) => return input,
+        };
+        match EscalateRequest::decode(&frame.message) {
+            Ok(request) => {
+                self.exec = Some(Arc::new(self.intercepted(request)));
+                Input::Requested
+            }
+            Err(error) => Input::Malformed(error.to_string()),
+        }
+    }
+
+    fn intercepted(&self, request: EscalateRequest) -> InterceptedExec {
+        let workdir = PathBuf::from(request.workdir);
+        InterceptedExec {
+            id: self.shared.next_exec(),
+            // Joined, and no more: what its parts lead to is for the kernel to say.
+            file: workdir.join(request.file),
+            workdir,
+            argv: request.argv,
+            env: request.env,
+            process: self.process,
+            parent: self.shared.tracker.ancestor(&self.process),
+            asked_at: SystemTime::now(),
+        }
+    }
+
+    /// Waits for the verdict, and meanwhile for the asker or the session to go.
+    async fn decide(&mut self) -> Input {
+        let Some(exec) = self.exec.clone() else {
+            return Input::AskerGone;
+        };
+        let over = self.shared.over.clone();
+        let policy = self.shared.policy.clone();
+        tokio::select! {
+            biased;
+            () = over.cancelled() => self.session_over(),
+            verdict = policy.decide(&exec) => Input::Decided(denied_on_error(verdict)),
+            frame = self.connection.receive() => match frame {
+                // A wrapper has nothing to say now.
+                Ok(_) | Err(_) => Input::AskerGone,
+            },
+        }
+    }
+
+    async fn collect(&mut self) -> Input {
+        let frame = match receive_in_time(&mut self.connection).await {
+            Ok(frame) => frame,
+            Err(input) => return input,
+        };
+        let message: SuperExecMessage = match wire::decode("SuperExecMessage", &frame.message) {
+            Ok(message) => message,
+            Err(error) => return Input::Malformed(error.to_string()),
+        };
+        if message.fds.len() != frame.descriptors.len() {
+            return Input::Malformed(format!(
+                "{} descriptors are declared, and {} came",
+                message.fds.len(),
+                frame.descriptors.len()
+            ));
+        }
+        self.descriptors = frame.descriptors.into_iter().zip(message.fds).collect();
+        let context = message.context.unwrap_or_default();
+        if context.workdir_follows {
+            let frame = match receive_in_time(&mut self.connection).await {
+                Ok(frame) => frame,
+                Err(input) => return input,
+            };
+            self.workdir = frame.descriptors.into_iter().next();
+        }
+        Input::Collected(Box::new(context))
+    }
+
+    fn forwarded(&mut self, frame: Result<Frame, ReceiveError>) -> Input {
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(error) => {
+                self.peer_gone = true;
+                return match error {
+                    ReceiveError::Closed => Input::AskerGone,
+                    ReceiveError::Malformed(reason) => Input::Malformed(reason),
+                };
+            }
+        };
+        match wire::decode::<Forward>("Forward", &frame.message) {
+            Ok(forward) => match forward.signal {
+                Some(signal) => Input::Forwarded {
+                    signal,
+                    from_terminal: forward.from_terminal == Some(true),
+                },
+                // A later version's: it means nothing here.
+                None => Input::Requested,
+            },
+            Err(error) => {
+                self.peer_gone = true;
+                Input::Malformed(error.to_string())
+            }
+        }
+    }
+
+    async fn next_report(&mut self) -> Option<Input> {
+        let child = self.child.as_mut()?;
+        let report = child.report().await;
+        Some(report_input(&report, child))
+    }
+
+    /// Does one thing. Returns what has come of it, where that is news.
+    async fn perform(&mut self, action: Action) -> Option<Input> {
+        match action {
+            Action::Decide => {}
+            Action::Respond(action, verdict) => return self.respond(action, verdict).await,
+            Action::Refuse(reason) => {
+                let reason = Some(reason);
+                let _ = self.send_response(WireAction::Deny { reason }).await;
+            }
+            Action::Start(execution, context) => {
+                if let Err((exit_code, reason)) = self.start(execution, *context).await {
+                    return Some(Input::NotStarted { exit_code, reason });
+                }
+            }
+            Action::Signal(signal) => {
+                if let Some(child) = &self.child
+                    && is_forwardable(signal)
+                {
+                    let _ = child.supervisor.get_ref().signal(signal);
+                }
+            }
+            Action::Kill => {
+                self.peer_gone = true;
+                if let Some(child) = &self.child {
+                    child.supervisor.get_ref().end();
+                }
+            }
+            Action::Notify(stopped) => {
+                let _ = self.connection.send(&Notice { stopped }).await;
+            }
+            Action::Reply(exit_code, signal, failure) => {
+                let result = SuperExecResult {
+                    exit_code,
+                    signal,
+                    failure,
+                };
+                let _ = self.connection.send(&result).await;
+            }
+            Action::Withdraw(reason) => {
+                if let Some(exec) = &self.exec {
+                    self.shared.policy.observe(SessionEvent::ExecWithdrawn {
+                        exec: exec.id,
+                        reason,
+                        at: SystemTime::now(),
+                    });
+                }
+            }
+            Action::Finish(outcome, usage) => self.finish(outcome, usage),
+        }
+        None
+    }
+
+    async fn send_response(&self, action: WireAction) -> io::Result<()> {
+        let notices = (action == WireAction::Escalate).then_some(true);
+        self.connection
+            .send(&EscalateResponse { action, notices })
+            .await
+    }
+
+    /// Answers the wrapper; a verdict counts as acted on once the answer is out.
+    async fn respond(&mut self, action: WireAction, verdict: Verdict) -> Option<Input> {
+        let exec = self.exec.clone()?;
+        let runs = action == WireAction::Run;
+        let begun = (runs && self.pidfd.is_some())
+            .then(|| self.shared.tracker.begin(self.process.pid, exec.id));
+        let sent = self.send_response(action).await;
+        self.delivered = Instant::now();
+        if sent.is_err() {
+            if let Some(begun) = begun {
+                self.shared.tracker.undo(begun);
+            }
+            self.shared.policy.observe(SessionEvent::ExecWithdrawn {
+                exec: exec.id,
+                reason: crate::model::WithdrawalReason::AskerGone,
+                at: SystemTime::now(),
+            });
+            self.exec = None;
+            return Some(Input::AskerGone);
+        }
+        self.shared.count(&verdict.decision);
+        self.shared.policy.observe(SessionEvent::ExecDecided {
+            exec: exec.id,
+            verdict,
+            waited: self.delivered - self.began,
+            at: SystemTime::now(),
+        });
+        if let (Some(begun), Some(pidfd)) = (begun, self.pidfd.take())
+            && self.shared.tracker.confirm(&begun, exec.id) == Watching::ToBegin
+        {
+            let shared = self.shared.clone();
+            let pid = self.process.pid;
+            self.shared.tasks.spawn(async move {
+                let over = shared.over.clone();
+                shared.tracker.watch(pid, pidfd, over).await;
+            });
+        }
+        None
+    }
+
+    /// Starts the escalated command; the first report says whether that has worked. On failure: the
+    /// shell's status, and the reason.
+    async fn start(
+        &mut self,
+        execution: EscalationExecution,
+        context: CommandContext,
+    ) -> Result<(), (i32, String)> {
+        let failure = |reason: String| (CANNOT_EXECUTE, format!("execgate: {reason}"));
+        let exec = self
+            .exec
+            .clone()
+            .ok_or_else(|| failure("nothing was asked".to_owned()))?;
+        let escalated = EscalatedExec {
+            file: exec.file.clone(),
+            argv: exec.argv.clone(),
+            workdir: exec.workdir.clone(),
+            env: exec.env.clone(),
+            execution,
+        };
+        let prepared = tokio::select! {
+            prepared = self.shared.executor.prepare_escalated_exec(escalated) => prepared,
+            () = self.shared.over.cancelled() => return Err(failure("the session has ended".to_owned())),
+        };
+        let prepared = prepared.map_err(|error| failure(error.to_string()))?;
+        let directory = self.directory(&exec, &prepared)?;
+        let command = Command {
+            program: c_string(prepared.program.into_os_string())?,
+            argv: c_strings(prepared.argv)?,
+            env: c_strings(prepared.env.0)?,
+            directory,
+            descriptors: std::mem::take(&mut self.descriptors),
+            group: ProcessGroup::Of(self.process.pid),
+            context: inherited(context),
+        };
+        let supervisor = tokio::task::spawn_blocking(|| Supervisor::start(command))
+            .await
+            .map_err(|error| failure(error.to_string()))?
+            .map_err(|error| failure(format!("cannot start the command: {error}")))?;
+        let supervisor = readiness::watch(supervisor, Interest::READABLE)
+            .map_err(|error| failure(format!("cannot watch the command: {error}")))?;
+        self.child = Some(Child { supervisor, pid: 0 });
+        Ok(())
+    }
+
+    /// Where the command runs: by the name that was judged, or where that name leads nowhere, by the
+    /// wrapper's descriptor, if the kernel says that it is the very directory of that name.
+    fn directory(
+        &mut self,
+        exec: &InterceptedExec,
+        prepared: &PreparedExec,
+    ) -> Result<Directory, (i32, String)> {
+        if let Some(open) = self.workdir.take()
+            && prepared.workdir == exec.workdir
+            && name_of(&open).is_some_and(|name| name == exec.workdir)
+        {
+            return Ok(Directory::Open(open));
+        }
+        Ok(Directory::Named(c_string(
+            prepared.workdir.clone().into_os_string(),
+        )?))
+    }
+
+    fn finish(&self, outcome: ExecOutcome, usage: Option<ExecUsage>) {
+        if let Some(exec) = &self.exec {
+            self.shared.policy.observe(SessionEvent::ExecFinished {
+                exec: exec.id,
+                outcome,
+                elapsed: self.delivered.elapsed(),
+                usage,
+                pid: self.child.as_ref().map_or(0, |child| child.pid),
+                at: SystemTime::now(),
+            });
+        }
+    }
+
+    /// Keeps what an ended command has left behind for as long as the session lasts.
+    async fn linger(self) {
+        let Self {
+            shared,
+            connection,
+            child,
+            descriptors,
+            workdir,
+            ..
+        } = self;
+        drop((connection, descriptors, workdir));
+        let Some(mut child) = child else { return };
+        let over = shared.over.clone();
+        tokio::select! {
+            () = child.gone() => {}
+            () = over.cancelled() => {
+                child.supervisor.get_ref().end();
+                child.gone().await;
+            }
+        }
+        let supervisor = child.supervisor.into_inner();
+        // The process is ending, or has ended: a moment at most.
+        let _ = tokio::task::spawn_blocking(|| supervisor.reap()).await;
+    }
+}
+
+impl Child {
+    /// The supervisor's next report, or its end. May be cancelled: nothing is lost.
+    async fn report(&mut self) -> io::Result<Option<Report>> {
+        match self.supervisor.get_ref().report() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.supervisor
+                    .async_io(Interest::READABLE, Supervisor::report)
+                    .await
+            }
+            other => other,
+        }
+    }
+
+    /// Waits until the supervisor has gone.
+    async fn gone(&mut self) {
+        while let Ok(Some(_)) = self.report().await {}
+    }
+}
+
+async fn receive_in_time(connection: &mut Connection) -> Result<Frame, Input> {
+    match tokio::time::timeout(MESSAGE_TIME, connection.receive()).await {
+        Ok(Ok(frame)) => Ok(frame),
+        Ok(Err(ReceiveError::Closed)) => Err(Input::AskerGone),
+        Ok(Err(ReceiveError::Malformed(reason))) => Err(Input::Malformed(reason)),
+        Err(_) => Err(Input::Malformed(format!(
+            "no whole message within {} s",
+            MESSAGE_TIME.as_secs()
+        ))),
+    }
+}
+
+/// The one place where a failure to decide becomes a denial.
+fn denied_on_error(verdict: Result<Verdict, PolicyError>) -> Verdict {
+    verdict.unwrap_or_else(|error| Verdict::denied(DecisionCode::PolicyError, error.to_string()))
+}
+
+fn report_input(report: &io::Result<Option<Report>>, child: &mut Child) -> Input {
+    match *report {
+        Ok(Some(Report::Started { pid, own_group })) => {
+            child.pid = pid;
+            Input::Started { own_group }
+        }
+        Ok(Some(Report::NotStarted { step, errno })) => {
+            let error = io::Error::from_raw_os_error(errno);
+            let exit_code = match (step, error.kind()) {
+                (Step::Exec, io::ErrorKind::NotFound) => NOT_FOUND,
+                _ => CANNOT_EXECUTE,
+            };
+            let attempted = match step {
+                Step::Fork => "cannot make a process",
+                Step::Descriptors => "cannot put the descriptors in place",
+                Step::Directory => "cannot enter the working directory",
+                Step::Context => "cannot set limits or signals",
+                Step::Exec => "cannot execute",
+            };
+            Input::NotStarted {
+                exit_code,
+                reason: format!("execgate: {attempted}: {error}"),
+            }
+        }
+        Ok(Some(Report::Stopped(signal))) => Input::Stopped(signal),
+        Ok(Some(Report::Continued)) => Input::Requested,
+        Ok(Some(Report::Ended {
+            end,
+            user,
+            system,
+            peak_memory_bytes,
+            ..
+        })) => Input::Ended {
+            outcome: end.into(),
+            usage: Some(ExecUsage {
+                user,
+                system,
+                peak_memory_bytes,
+            }),
+        },
+        // The supervisor has gone before its command: somebody killed it.
+        Ok(None) | Err(_) => Input::Ended {
+            outcome: ExecOutcome::Unknown,
+            usage: None,
+        },
+    }
+}
+
+/// Signals that a wrapper forwards; others aren't its to send.
+fn is_forwardable(signal: i32) -> bool {
+    crate::sys::signal::FORWARDED.contains(&signal)
+}
+
+/// What the kernel calls an open directory.
+fn name_of(open: &OwnedFd) -> Option<PathBuf> {
+    std::fs::read_link(Path::new("/proc/self/fd").join(open.as_fd().as_raw_fd().to_string())).ok()
+}
+
+/// Bounds what a wrapper may say of signals and limits to what there is.
+fn inherited(context: CommandContext) -> InheritedContext {
+    let signals = |mut signals: Vec<i32>| {
+        signals.truncate(64);
+        signals
+    };
+    let mut limits = context.limits;
+    limits.truncate(32);
+    if limits.is_empty() {
+        limits.extend(limits::open_files_at_start());
+    }
+    InheritedContext {
+        umask: context.umask,
+        nice: context.nice,
+        limits,
+        ignored_signals: signals(context.ignored_signals),
+        blocked_signals: signals(context.blocked_signals),
+    }
+}
+
+fn c_string(string: std::ffi::OsString) -> Result<CString, (i32, String)> {
+    CString::new(string.into_vec()).map_err(|error| {
+        let shown = String::from_utf8_lossy(&error.into_vec()).into_owned();
+        (CANNOT_EXECUTE, format!("execgate: a NUL byte in {shown:?}"))
+    })
+}
+
+fn c_strings(strings: Vec<std::ffi::OsString>) -> Result<Vec<CString>, (i32, String)> {
+    strings.into_iter().map(c_string).collect()
+}

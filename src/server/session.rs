@@ -1,0 +1,328 @@
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::connection::Connection;
+use super::executor::{ShellCommandExecutor, VerdictCounts};
+use super::policy::{EscalationPolicy, SessionContext, SessionTerminator};
+use super::request;
+use super::tracker::ProcessTracker;
+use super::{ServerError, Stopwatch};
+use crate::model::{
+    EscalationDecision, ExecId, ExecOutcome, SessionDescription, SessionEndReason, SessionEvent,
+};
+use crate::sys::socket::{self, Kind, Received, Wait};
+use crate::sys::{descriptor, limits, readiness};
+use crate::wire;
+
+/// The most requests of one session that are served at once. The next waits in the socket's queue,
+/// and its wrapper with it.
+const MAX_REQUESTS: usize = 1024;
+
+/// Memory that a session's long messages may take together, in bytes.
+const LONG_MESSAGES: usize = 256 << 20;
+
+/// The lowest number that the client end gets where there is room: out of the way of scripts, which
+/// use single digits, and of shells, which use those from 10 on.
+const LOWEST_CLIENT: RawFd = 100;
+
+/// How long the end of a session waits for what it ends.
+const TEARDOWN_TIME: Duration = Duration::from_secs(5);
+
+/// What everything in a session shares.
+pub(super) struct Shared {
+    pub(super) context: SessionContext,
+    pub(super) policy: Arc<dyn EscalationPolicy>,
+    pub(super) executor: Arc<dyn ShellCommandExecutor>,
+    pub(super) tracker: ProcessTracker,
+    pub(super) tasks: TaskTracker,
+    /// Cancelled when the session is over.
+    pub(super) over: CancellationToken,
+    /// For long messages, in bytes.
+    pub(super) budget: Arc<Semaphore>,
+    last_exec: AtomicU64,
+    counts: Counts,
+    end: OnceLock<End>,
+}
+
+#[derive(Default)]
+struct Counts {
+    run: AtomicU64,
+    escalate: AtomicU64,
+    deny: AtomicU64,
+    dropped_handshakes: AtomicU64,
+}
+
+struct End {
+    reason: SessionEndReason,
+    detail: String,
+    shell: Option<ExecOutcome>,
+}
+
+impl Shared {
+    pub(super) fn next_exec(&self) -> ExecId {
+        ExecId(self.last_exec.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    pub(super) fn count(&self, decision: &EscalationDecision) {
+        let count = match decision {
+            EscalationDecision::Run => &self.counts.run,
+            EscalationDecision::Escalate(_) => &self.counts.escalate,
+            EscalationDecision::Deny { .. } => &self.counts.deny,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A sandbox session: the socket that its processes ask on, and all that is done for them.
+///
+/// Dropping it ends the session: the client end is closed, what is being decided is abandoned, and
+/// every escalated command is killed with all that it started.
+pub struct EscalationSession {
+    shared: Arc<Shared>,
+    env: BTreeMap<OsString, OsString>,
+    client: Arc<Mutex<Option<OwnedFd>>>,
+}
+
+/// Whether the environment overlay has the wrapper's older name too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WrapperAlias {
+    /// Only `EXEC_WRAPPER`.
+    #[default]
+    None,
+    /// `BASH_EXEC_WRAPPER` as well, for older patched bashes.
+    Bash,
+}
+
+pub(super) struct Start {
+    pub(super) description: SessionDescription,
+    pub(super) policy: Arc<dyn EscalationPolicy>,
+    pub(super) executor: Arc<dyn ShellCommandExecutor>,
+    pub(super) wrapper: PathBuf,
+    pub(super) alias: WrapperAlias,
+    pub(super) stopwatch: Stopwatch,
+    pub(super) parent: CancellationToken,
+}
+
+impl EscalationSession {
+    pub(super) fn start(start: Start) -> Result<Self, ServerError> {
+        let (server, client) = socket::pair(Kind::Datagram).map_err(ServerError::Socket)?;
+        let client = descriptor::duplicate_from(client.as_fd(), LOWEST_CLIENT)
+            .or_else(|_| descriptor::duplicate_from(client.as_fd(), 3))
+            .map_err(ServerError::Socket)?;
+        let server = readiness::watch(server, Interest::READABLE).map_err(ServerError::Socket)?;
+        let context = SessionContext {
+            description: Arc::new(start.description),
+            stopwatch: start.stopwatch,
+            terminator: SessionTerminator::default(),
+        };
+        let policy = start.policy.for_session(&context).unwrap_or(start.policy);
+        let mut env = BTreeMap::new();
+        let mut set = |name: &str, value: OsString| env.insert(name.into(), value);
+        set(wire::SOCKET_VARIABLE, client.as_raw_fd().to_string().into());
+        set(wire::WRAPPER_VARIABLE, start.wrapper.clone().into());
+        if start.alias == WrapperAlias::Bash {
+            set(wire::BASH_WRAPPER_VARIABLE, start.wrapper.into());
+        }
+        let shared = Arc::new(Shared {
+            context,
+            tracker: ProcessTracker::new(policy.clone()),
+            policy,
+            executor: start.executor,
+            tasks: TaskTracker::new(),
+            over: start.parent.child_token(),
+            budget: Arc::new(Semaphore::new(LONG_MESSAGES)),
+            last_exec: AtomicU64::new(0),
+            counts: Counts::default(),
+            end: OnceLock::new(),
+        });
+        let client = Arc::new(Mutex::new(Some(client)));
+        tokio::spawn(serve(shared.clone(), server));
+        tokio::spawn(watch_for_end(shared.clone(), client.clone()));
+        Ok(Self {
+            shared,
+            env,
+            client,
+        })
+    }
+
+    /// Variables to set over the environment that the session's shell is started with.
+    pub fn env(&self) -> &BTreeMap<OsString, OsString> {
+        &self.env
+    }
+
+    /// Closes this process's copy of the client end. To be called as soon as the session's shell has
+    /// been spawned, so that no unrelated child can inherit it.
+    pub fn close_client_socket(&self) {
+        close(&self.client);
+    }
+
+    /// What [`close_client_socket`](Self::close_client_socket) does, as a function to be called once.
+    pub fn after_spawn(&self) -> Box<dyn FnOnce() + Send> {
+        let client = self.client.clone();
+        Box::new(move || close(&client))
+    }
+
+    /// What is said of the session, its clock, and what may end it.
+    pub fn context(&self) -> &SessionContext {
+        &self.shared.context
+    }
+
+    /// How many execs were decided each way so far.
+    pub fn verdicts(&self) -> VerdictCounts {
+        let counts = &self.shared.counts;
+        VerdictCounts {
+            run: counts.run.load(Ordering::Relaxed),
+            escalate: counts.escalate.load(Ordering::Relaxed),
+            deny: counts.deny.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Ends the session, and waits until all that it did has been told to its policy. `shell` is how
+    /// its shell ended, where that is known.
+    pub async fn end(self, reason: SessionEndReason, detail: String, shell: Option<ExecOutcome>) {
+        let _ = self.shared.end.set(End {
+            reason,
+            detail,
+            shell,
+        });
+        let tasks = self.shared.tasks.clone();
+        drop(self);
+        let _ = tokio::time::timeout(TEARDOWN_TIME, tasks.wait()).await;
+    }
+}
+
+impl Drop for EscalationSession {
+    fn drop(&mut self) {
+        self.shared.over.cancel();
+        close(&self.client);
+    }
+}
+
+fn close(client: &Mutex<Option<OwnedFd>>) {
+    drop(client.lock().unwrap_or_else(PoisonError::into_inner).take());
+}
+
+/// Ends the session when its policy or its parent does, and tells the policy as the very last thing.
+async fn watch_for_end(shared: Arc<Shared>, client: Arc<Mutex<Option<OwnedFd>>>) {
+    // Counted among the tasks, so that `end` waits for the last event as well.
+    let last_event = shared.tasks.token();
+    tokio::select! {
+        () = shared.over.cancelled() => {}
+        _ = shared.context.terminator.terminated() => shared.over.cancel(),
+    }
+    close(&client);
+    shared.tasks.close();
+    let deadline = tokio::time::Instant::now() + TEARDOWN_TIME;
+    while shared.tasks.len() > 1 && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let terminated = shared.context.terminator.reason();
+    let end = shared.end.get();
+    let (reason, detail) = match (terminated, end) {
+        (Some(reason), _) => (SessionEndReason::Terminated, reason),
+        (None, Some(end)) => (end.reason, end.detail.clone()),
+        (None, None) => (SessionEndReason::Cancelled, String::new()),
+    };
+    shared.policy.observe(SessionEvent::SessionEnded {
+        reason,
+        detail,
+        shell: end.and_then(|end| end.shell.clone()),
+        at: SystemTime::now(),
+    });
+    drop(last_event);
+}
+
+/// Takes handshakes until the session is over.
+async fn serve(shared: Arc<Shared>, server: AsyncFd<OwnedFd>) {
+    let requests = Arc::new(Semaphore::new(request_limit()));
+    let over = shared.over.clone();
+    let take = async {
+        loop {
+            let Ok(permit) = requests.clone().acquire_owned().await else {
+                return;
+            };
+            let handshake = match receive_handshake(server.get_ref()) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    server.async_io(Interest::READABLE, receive_handshake).await
+                }
+                other => other,
+            };
+            match handshake
+                .map_err(|error| error.to_string())
+                .and_then(accept)
+            {
+                Ok(stream) => match Connection::new(stream, shared.budget.clone()) {
+                    Ok(connection) => {
+                        let shared_here = shared.clone();
+                        shared.tasks.spawn(async move {
+                            request::serve(&shared_here, connection).await;
+                            drop(permit);
+                        });
+                    }
+                    Err(error) => note_dropped(&shared, &error.to_string()),
+                },
+                Err(reason) => {
+                    note_dropped(&shared, &reason);
+                    // Whatever is wrong, others get their turn.
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = over.cancelled() => {}
+        () = take => {}
+    }
+}
+
+fn receive_handshake(server: &OwnedFd) -> std::io::Result<(Received, u8)> {
+    let mut buffer = [0; wire::DATAGRAM_BUFFER];
+    let received = socket::receive(server.as_fd(), &mut buffer, Wait::Never)?;
+    Ok((received, buffer[0]))
+}
+
+/// The stream that a handshake carries, if it is a proper one.
+fn accept((received, first): (Received, u8)) -> Result<OwnedFd, String> {
+    let Received { bytes, descriptors } = received;
+    let count = descriptors.len();
+    let [stream] = <[OwnedFd; 1]>::try_from(descriptors)
+        .map_err(|_| format!("it carries {count} descriptors, not one"))?;
+    if bytes != wire::HANDSHAKE.len() || first != wire::HANDSHAKE[0] {
+        return Err("it isn't the one byte 0".to_owned());
+    }
+    if !socket::is_unix_socket(stream.as_fd(), Kind::Stream) {
+        return Err("its descriptor isn't a Unix stream socket".to_owned());
+    }
+    Ok(stream)
+}
+
+/// Logs a handshake that was dropped: the first, second, fourth, eighth and so on, so that a flood of
+/// them is no flood of lines.
+fn note_dropped(shared: &Shared, reason: &str) {
+    let count = shared
+        .counts
+        .dropped_handshakes
+        .fetch_add(1, Ordering::Relaxed)
+        + 1;
+    if count.is_power_of_two() {
+        tracing::warn!(session = %shared.context.description.id, count, reason, "a handshake was dropped");
+    }
+}
+
+/// As many as there may be, and as the descriptors of this process allow: each takes up to 20.
+fn request_limit() -> usize {
+    let files = limits::open_files().map_or(1024, |limit| limit.soft);
+    let affordable = usize::try_from(files / 24).unwrap_or(MAX_REQUESTS);
+    affordable.clamp(4, MAX_REQUESTS)
+}

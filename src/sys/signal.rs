@@ -1,0 +1,211 @@
+//! Signals: what a process ignores and blocks, waiting for them beside a socket, and ending or
+//! stopping as another process did.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::{check, retry_interrupted};
+
+/// Signals that a wrapper forwards to the command that it stands in for.
+pub const FORWARDED: [i32; 9] = [
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGWINCH,
+    libc::SIGTSTP,
+    libc::SIGCONT,
+];
+
+/// The signal by which a terminal or user asks a job to stop.
+pub const STOP_REQUEST: i32 = libc::SIGTSTP;
+
+fn all() -> impl Iterator<Item = i32> {
+    1..=libc::SIGRTMAX()
+}
+
+fn set_of(signals: impl IntoIterator<Item = i32>) -> libc::sigset_t {
+    // SAFETY: all zeroes is a valid set, which sigemptyset then makes portably empty.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is writable.
+    unsafe { libc::sigemptyset(&raw mut set) };
+    for signal in signals {
+        // SAFETY: `set` is writable; a number that is no signal changes nothing.
+        unsafe { libc::sigaddset(&raw mut set, signal) };
+    }
+    set
+}
+
+fn change_mask(how: libc::c_int, set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
+    let mut before = set_of([]);
+    // SAFETY: both sets are what they are passed as.
+    match unsafe { libc::pthread_sigmask(how, set, &raw mut before) } {
+        0 => Ok(before),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+/// Signals that this process ignores, in ascending order.
+#[must_use]
+pub fn ignored() -> Vec<i32> {
+    all()
+        .filter(|signal| {
+            // SAFETY: all zeroes is a valid action.
+            let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+            // SAFETY: `action` is writable; nothing is changed.
+            let result = unsafe { libc::sigaction(*signal, std::ptr::null(), &raw mut action) };
+            result == 0 && action.sa_sigaction == libc::SIG_IGN
+        })
+        .collect()
+}
+
+/// Signals that this thread blocks, in ascending order.
+#[must_use]
+pub fn blocked() -> Vec<i32> {
+    let Ok(mask) = change_mask(libc::SIG_BLOCK, &set_of([])) else {
+        return Vec::new();
+    };
+    all()
+        // SAFETY: the set is readable.
+        .filter(|signal| unsafe { libc::sigismember(&raw const mask, *signal) } == 1)
+        .collect()
+}
+
+/// A signal that has arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrived {
+    /// Its number.
+    pub signal: i32,
+    /// Whether the kernel sent it, as it does for a terminal's keys and size to the whole process group
+    /// in its foreground, rather than another process.
+    pub from_kernel: bool,
+}
+
+/// What became ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ready {
+    /// A signal has arrived.
+    Signal(Arrived),
+    /// The socket has something to read, or has ended.
+    Socket,
+}
+
+/// Signals that are waited for instead of acting.
+#[derive(Debug)]
+pub struct SignalWatch(OwnedFd);
+
+impl SignalWatch {
+    /// Blocks `signals`, and has them arrive here.
+    pub fn new(signals: impl IntoIterator<Item = i32>) -> io::Result<Self> {
+        let set = set_of(signals);
+        change_mask(libc::SIG_BLOCK, &set)?;
+        // SAFETY: the set is readable.
+        let fd = check(unsafe {
+            libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+        })?;
+        // SAFETY: the kernel has just installed it for us, and nobody else knows it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Waits for a signal, or for something on `socket`. Signals come first.
+    pub fn wait(&self, socket: BorrowedFd<'_>) -> io::Result<Ready> {
+        loop {
+            if let Some(arrived) = self.take()? {
+                return Ok(Ready::Signal(arrived));
+            }
+            let mut sources = [self.0.as_raw_fd(), socket.as_raw_fd()].map(|fd| libc::pollfd {
+                fd,
+                events: libc::POLLIN,
+                revents: 0,
+            });
+            retry_interrupted(|| {
+                // SAFETY: two entries, both writable.
+                check(unsafe { libc::poll(sources.as_mut_ptr(), 2, -1) })
+            })?;
+            if sources[0].revents == 0 && sources[1].revents != 0 {
+                return Ok(Ready::Socket);
+            }
+        }
+    }
+
+    /// A signal that has arrived, if any has.
+    pub fn take(&self) -> io::Result<Option<Arrived>> {
+        // SAFETY: all zeroes is a valid value.
+        let mut information: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
+        let read = retry_interrupted(|| {
+            // SAFETY: `information` is writable for its size.
+            check(unsafe {
+                libc::read(
+                    self.0.as_raw_fd(),
+                    (&raw mut information).cast(),
+                    size_of_val(&information),
+                )
+            })
+        });
+        match read {
+            Ok(_) => Ok(Some(Arrived {
+                signal: information.ssi_signo.cast_signed(),
+                from_kernel: information.ssi_code == libc::SI_KERNEL,
+            })),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl AsRawFd for SignalWatch {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Lets `signal` act on this process with its default action: it stops, and the call returns when it
+/// goes on; or it ends, and the call doesn't return. Returns too where the signal by default does
+/// nothing.
+pub fn act_by_default(signal: i32) {
+    // SAFETY: SIG_DFL isn't code.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+    // SAFETY: one integer. Still blocked, so it acts when it is unblocked.
+    unsafe { libc::raise(signal) };
+    let set = set_of([signal]);
+    if let Ok(before) = change_mask(libc::SIG_UNBLOCK, &set) {
+        let _ = change_mask(libc::SIG_SETMASK, &before);
+    }
+}
+
+/// Ignores a signal from now on.
+pub fn ignore(signal: i32) {
+    // SAFETY: SIG_IGN isn't code.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
+/// Keeps this process from writing a core dump.
+pub fn forbid_core_dump() {
+    // SAFETY: integers only.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::socket::{Kind, Wait, pair, send};
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_watch_tells_signals_and_sockets_apart() {
+        let watch = SignalWatch::new([libc::SIGUSR2]).unwrap();
+        assert!(blocked().contains(&libc::SIGUSR2));
+        let (left, right) = pair(Kind::Stream).unwrap();
+        send(left.as_fd(), b"x", &[], Wait::Blocking).unwrap();
+        assert_eq!(watch.wait(right.as_fd()).unwrap(), Ready::Socket);
+        // SAFETY: one integer.
+        unsafe { libc::raise(libc::SIGUSR2) };
+        let arrived = Arrived {
+            signal: libc::SIGUSR2,
+            from_kernel: false,
+        };
+        assert_eq!(watch.wait(right.as_fd()).unwrap(), Ready::Signal(arrived));
+    }
+}

@@ -1,0 +1,822 @@
+//! Starting an escalated command under a supervisor.
+//!
+//! ```text
+//! gate ── fork ── supervisor ── fork ── command
+//!   │                │                     │
+//!   │◄── Started ────┤◄─ close-on-exec ────┤ descriptors, directory, signals, limits; execve
+//!   │── signal ─────►│── kill ────────────►│
+//!   │◄── Stopped ────┤                     │
+//!   │◄── Ended ──────┤◄─ SIGCHLD ──────────┘
+//!   │── (closed) ───►│ kills every descendant, however it detached
+//! ```
+//!
+//! The supervisor is the nearest subreaper (`PR_SET_CHILD_SUBREAPER`, `prctl(2)`) of all that the
+//! command starts, so that a process which forks twice or makes its own session is still its
+//! descendant. It goes when none of them is left. When its control socket closes, because the gate
+//! let go of the command or is itself no more, it asks them to end (`SIGTERM`), and kills all that are
+//! left after [`GRACE`]. It needs no privilege and no kernel newer than 3.4; what it can't kill is a
+//! process of another user (`sudo`), and what it can't survive is being killed itself.
+//!
+//! Both processes run between fork and exec (or end) of a program with many threads: nothing here
+//! allocates, takes a lock or panics after the fork; all memory was laid out before it.
+
+use std::cell::Cell;
+use std::ffi::{CString, c_char, c_int};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use super::check;
+use super::process::ProcessEnd;
+use super::socket::{self, Kind, Wait};
+
+/// What a command inherits besides its descriptors and environment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InheritedContext {
+    /// File mode creation mask, `umask(2)`. `None`: 022.
+    pub umask: Option<u32>,
+    /// Nice value, `setpriority(2)`.
+    pub nice: Option<i32>,
+    /// Resource, soft and hard limit, `setrlimit(2)`. What is more than the gate may grant is cut down.
+    pub limits: Vec<(u32, u64, u64)>,
+    /// Signals that are ignored.
+    pub ignored_signals: Vec<i32>,
+    /// Signals that are blocked.
+    pub blocked_signals: Vec<i32>,
+}
+
+/// In which process group a command runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProcessGroup {
+    /// In that of this process, where it is in the gate's own terminal session, so that a terminal
+    /// treats both as one job; else in a new one.
+    Of(u32),
+    /// In a new one.
+    New,
+}
+
+/// Where a command runs.
+#[derive(Debug)]
+pub enum Directory {
+    /// By its name.
+    Named(CString),
+    /// By a descriptor, for a directory that no name leads to.
+    Open(OwnedFd),
+}
+
+/// A command to start.
+#[derive(Debug)]
+pub struct Command {
+    /// The program: absolute.
+    pub program: CString,
+    /// Its arguments, from argument zero on.
+    pub argv: Vec<CString>,
+    /// Its whole environment.
+    pub env: Vec<CString>,
+    /// Its directory.
+    pub directory: Directory,
+    /// Descriptors, each with the number that it gets. All others are closed.
+    pub descriptors: Vec<(OwnedFd, RawFd)>,
+    /// Its process group.
+    pub group: ProcessGroup,
+    /// What else it inherits.
+    pub context: InheritedContext,
+}
+
+/// What a supervisor tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Report {
+    /// The command runs, as this process.
+    Started {
+        /// Its process id.
+        pid: u32,
+        /// Whether it is alone with its descendants in its process group.
+        own_group: bool,
+    },
+    /// The command couldn't be started.
+    NotStarted {
+        /// What failed.
+        step: Step,
+        /// The error number.
+        errno: i32,
+    },
+    /// The command was stopped by this signal.
+    Stopped(i32),
+    /// The command goes on.
+    Continued,
+    /// The command ended; processes that it started may still be there.
+    Ended {
+        /// How.
+        end: ProcessEnd,
+        /// Whether it left a core dump.
+        core_dumped: bool,
+        /// Processor time in user mode, its own and that of the children it waited for.
+        user: Duration,
+        /// Processor time in the kernel, likewise.
+        system: Duration,
+        /// Largest resident set of any one of them, in bytes.
+        peak_memory_bytes: u64,
+    },
+}
+
+/// A step of starting a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Making a process for it.
+    Fork,
+    /// Putting its descriptors in place.
+    Descriptors,
+    /// Entering its directory.
+    Directory,
+    /// Setting a limit, the nice value, or its signals.
+    Context,
+    /// Executing it.
+    Exec,
+}
+
+impl Step {
+    const ALL: [Self; 5] = [
+        Self::Fork,
+        Self::Descriptors,
+        Self::Directory,
+        Self::Context,
+        Self::Exec,
+    ];
+
+    fn from_raw(raw: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|step| *step as i32 == raw)
+    }
+}
+
+/// How long processes that have been asked to end may take over it.
+pub const GRACE: Duration = Duration::from_millis(500);
+
+/// The gate's end of a supervisor. Dropping it ends the command and all that it started.
+#[derive(Debug)]
+pub struct Supervisor {
+    control: OwnedFd,
+    pid: libc::pid_t,
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "half a second")]
+const GRACE_MILLISECONDS: c_int = GRACE.as_millis() as c_int;
+const NAP_MILLISECONDS: c_int = 5;
+
+const PACKET: usize = 40;
+
+const STARTED: i32 = 1;
+const NOT_STARTED: i32 = 2;
+const STOPPED: i32 = 3;
+const CONTINUED: i32 = 4;
+const ENDED: i32 = 5;
+
+/// A report as four integers and three counts, in native byte order: both ends are one program.
+#[derive(Default)]
+struct Packet {
+    numbers: [i32; 4],
+    counts: [u64; 3],
+}
+
+impl Packet {
+    fn new(numbers: [i32; 4]) -> Self {
+        Self {
+            numbers,
+            counts: [0; 3],
+        }
+    }
+
+    fn encode(&self) -> [u8; PACKET] {
+        let mut bytes = [0; PACKET];
+        let (numbers, counts) = bytes.split_at_mut(16);
+        for (place, number) in numbers.chunks_exact_mut(4).zip(self.numbers) {
+            place.copy_from_slice(&number.to_ne_bytes());
+        }
+        for (place, count) in counts.chunks_exact_mut(8).zip(self.counts) {
+            place.copy_from_slice(&count.to_ne_bytes());
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8; PACKET]) -> Self {
+        let mut packet = Self::default();
+        let (numbers, counts) = bytes.split_at(16);
+        for (number, place) in packet.numbers.iter_mut().zip(numbers.as_chunks().0) {
+            *number = i32::from_ne_bytes(*place);
+        }
+        for (count, place) in packet.counts.iter_mut().zip(counts.as_chunks().0) {
+            *count = u64::from_ne_bytes(*place);
+        }
+        packet
+    }
+
+    fn report(&self) -> Option<Report> {
+        let [kind, first, second, _] = self.numbers;
+        match kind {
+            STARTED => Some(Report::Started {
+                pid: first.unsigned_abs(),
+                own_group: second != 0,
+            }),
+            NOT_STARTED => Some(Report::NotStarted {
+                step: Step::from_raw(first)?,
+                errno: second,
+            }),
+            STOPPED => Some(Report::Stopped(first)),
+            CONTINUED => Some(Report::Continued),
+            ENDED => Some(Report::Ended {
+                end: ProcessEnd::from_wait_status(first)?,
+                core_dumped: libc::WIFSIGNALED(first) && libc::WCOREDUMP(first),
+                user: Duration::from_micros(self.counts[0]),
+                system: Duration::from_micros(self.counts[1]),
+                peak_memory_bytes: self.counts[2].saturating_mul(1024),
+            }),
+            _ => None,
+        }
+    }
+}
+
+impl Supervisor {
+    /// Starts `command` under a supervisor. Returns as soon as that has been forked; its first report
+    /// tells whether the command runs.
+    ///
+    /// # Errors
+    /// Numbers of descriptors that are negative or repeat; no process or no socket to be had.
+    pub fn start(command: Command) -> io::Result<Self> {
+        let plan = Plan::new(command)?;
+        let (control, supervisors) = socket::pair(Kind::Packets)?;
+        // No handler of ours may run in the child: it would act for the wrong process.
+        let mask = block_all_signals()?;
+        // SAFETY: the child calls only `supervise`, which keeps to what may run after a fork of a
+        // program with many threads, and never returns.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            supervise(&plan, supervisors.as_raw_fd())
+        }
+        let forked = check(pid);
+        restore_signals(&mask);
+        Ok(Self {
+            control,
+            pid: forked?,
+        })
+    }
+
+    /// The next report; `None` when the supervisor has gone, and with it every process of the command.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] where there is none yet.
+    pub fn report(&self) -> io::Result<Option<Report>> {
+        let mut bytes = [0; PACKET];
+        let received = socket::receive(self.control.as_fd(), &mut bytes, Wait::Never)?;
+        match received.bytes {
+            0 => Ok(None),
+            PACKET => Packet::decode(&bytes)
+                .report()
+                .map(Some)
+                .ok_or_else(|| io::Error::other("a supervisor's report makes no sense")),
+            _ => Err(io::Error::other("a supervisor's report is cut short")),
+        }
+    }
+
+    /// Has the supervisor send the command a signal: to the whole of its group where it has its own,
+    /// else to its first process.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        socket::send(
+            self.control.as_fd(),
+            &signal.to_ne_bytes(),
+            &[],
+            Wait::Never,
+        )?;
+        Ok(())
+    }
+
+    /// Has the supervisor end the command and all that it started. It then goes.
+    pub fn end(&self) {
+        // SAFETY: shutdown takes two integers. The supervisor reads the end of the stream.
+        unsafe { libc::shutdown(self.control.as_raw_fd(), libc::SHUT_WR) };
+    }
+
+    /// Frees what is left of the supervisor's process. To be called once [`report`](Self::report) has
+    /// returned `None`; waits for the little that its end may still take.
+    pub fn reap(self) {
+        let Self { control, pid } = self;
+        drop(control);
+        let mut status = 0;
+        // SAFETY: `status` is writable; the process is our child, and waited for nowhere else.
+        while unsafe { libc::waitpid(pid, &raw mut status, 0) } == -1
+            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+        {}
+    }
+}
+
+impl AsFd for Supervisor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+}
+
+impl AsRawFd for Supervisor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.control.as_raw_fd()
+    }
+}
+
+/// Everything that the two processes need, laid out so that they only read it.
+struct Plan {
+    command: Command,
+    argv: Vec<*const c_char>,
+    envp: Vec<*const c_char>,
+    /// First number that is above every destination.
+    above: RawFd,
+    /// Destinations in ascending order.
+    destinations: Vec<RawFd>,
+    /// Room for where each descriptor is on its way to its number.
+    copies: Vec<Cell<RawFd>>,
+    ignored: libc::sigset_t,
+    blocked: libc::sigset_t,
+}
+
+impl Plan {
+    fn new(command: Command) -> io::Result<Self> {
+        let mut destinations: Vec<_> = command.descriptors.iter().map(|(_, to)| *to).collect();
+        destinations.sort_unstable();
+        let repeats = destinations.windows(2).any(|pair| pair[0] == pair[1]);
+        let highest = destinations.last().copied().unwrap_or(0).max(2);
+        if repeats
+            || destinations.first().is_some_and(|number| *number < 0)
+            || highest == RawFd::MAX
+        {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the descriptors' numbers must be different, and none below zero",
+            ));
+        }
+        let pointers = |strings: &[CString]| {
+            let pointers = strings.iter().map(|string| string.as_ptr());
+            pointers.chain([std::ptr::null()]).collect()
+        };
+        Ok(Self {
+            argv: pointers(&command.argv),
+            envp: pointers(&command.env),
+            above: highest + 1,
+            destinations,
+            copies: vec![Cell::new(-1); command.descriptors.len()],
+            ignored: signal_set(&command.context.ignored_signals),
+            blocked: signal_set(&command.context.blocked_signals),
+            command,
+        })
+    }
+}
+
+fn signal_set(signals: &[c_int]) -> libc::sigset_t {
+    // SAFETY: all zeroes is a valid set, which sigemptyset then makes portably empty.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is writable.
+    unsafe { libc::sigemptyset(&raw mut set) };
+    for signal in signals {
+        // SAFETY: `set` is writable; a number that is no signal is an error, and changes nothing.
+        unsafe { libc::sigaddset(&raw mut set, *signal) };
+    }
+    set
+}
+
+fn block_all_signals() -> io::Result<libc::sigset_t> {
+    let mut all = signal_set(&[]);
+    // SAFETY: `all` is writable.
+    unsafe { libc::sigfillset(&raw mut all) };
+    let mut before = signal_set(&[]);
+    // SAFETY: both sets are what they are passed as.
+    match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) } {
+        0 => Ok(before),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+fn restore_signals(mask: &libc::sigset_t) {
+    // SAFETY: the set is readable; the only failure is an unknown operation.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
+}
+
+// From here on everything runs after the fork, with all signals blocked.
+
+fn errno() -> c_int {
+    // SAFETY: the place is this thread's own.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    unsafe { *place }
+}
+
+fn exit_now() -> ! {
+    // SAFETY: _exit takes an integer, runs no handlers and doesn't return.
+    unsafe { libc::_exit(0) }
+}
+
+/// Closes the descriptors from `first` to `last`, or with `CLOSE_RANGE_CLOEXEC` leaves that to exec.
+fn close_range(first: RawFd, last: RawFd, flags: libc::c_uint) {
+    if first > last {
+        return;
+    }
+    // SAFETY: three integers; what these descriptors are isn't used again in this process.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
+    if result == 0 {
+        return;
+    }
+    // Linux before 5.9, or before 5.11 for the flag: one by one.
+    // SAFETY: one integer.
+    let limit = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) };
+    let limit = RawFd::try_from(limit).unwrap_or(RawFd::MAX).min(1 << 20);
+    for fd in first..=last.min(limit) {
+        if flags == 0 {
+            // SAFETY: as for close_range.
+            unsafe { libc::close(fd) };
+        } else {
+            // SAFETY: integers only.
+            unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+        }
+    }
+}
+
+fn send_packet(control: RawFd, packet: &Packet) {
+    let bytes = packet.encode();
+    // SAFETY: `bytes` is readable. If the gate is gone nobody needs the report.
+    unsafe {
+        libc::send(
+            control,
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            libc::MSG_NOSIGNAL,
+        )
+    };
+}
+
+/// The whole life of a supervisor.
+fn supervise(plan: &Plan, control: RawFd) -> ! {
+    // SAFETY: integers only. Without it, detached processes would escape: better none is started.
+    if unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } != 0 {
+        not_started(control, Step::Fork, errno());
+    }
+    // SAFETY: SIG_DFL isn't code. Were it ignored, ends of children would go untold.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    // SAFETY: the string is readable. Only a name for people.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"exec-supervisor".as_ptr(), 0, 0, 0) };
+    let mut status_pipe = [-1; 2];
+    // SAFETY: there is room for the two descriptors.
+    if unsafe { libc::pipe2(status_pipe.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        not_started(control, Step::Fork, errno());
+    }
+    let [status, childs_status] = status_pipe;
+    // Signals meant for a terminal's job are not for the supervisor: it leaves the job's group, and
+    // the command enters it.
+    let joined = match plan.command.group {
+        // SAFETY: one integer.
+        ProcessGroup::Of(pid) if pid != 0 => unsafe { libc::getpgid(pid.cast_signed()) },
+        _ => -1,
+    };
+    // SAFETY: integers only. It fails for the leader of a terminal session, which we aren't.
+    unsafe { libc::setpgid(0, 0) };
+    // SAFETY: the child calls only `become_command`, which never returns.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        become_command(plan, joined, childs_status);
+    }
+    if child == -1 {
+        not_started(control, Step::Fork, errno());
+    }
+    // Nothing that the command reads or writes may be held open here.
+    let control = keep_two(control, status);
+    let status = 1;
+    let mut failure = [0_u8; 8];
+    // SAFETY: `failure` is writable. Ends when the command is executed, or has said why not.
+    let read = unsafe { libc::read(status, failure.as_mut_ptr().cast(), failure.len()) };
+    // SAFETY: it is ours, and not used again.
+    unsafe { libc::close(status) };
+    if read == 8 {
+        let [step, errno] = [0, 4].map(|at| {
+            let mut number = [0; 4];
+            number.copy_from_slice(&failure[at..at + 4]);
+            i32::from_ne_bytes(number)
+        });
+        send_packet(control, &Packet::new([NOT_STARTED, step, errno, 0]));
+        wait_for_all(control, child, None);
+    }
+    // SAFETY: one integer each.
+    let own_group = unsafe { libc::getpgid(child) } == child;
+    send_packet(
+        control,
+        &Packet::new([STARTED, child, i32::from(own_group), 0]),
+    );
+    wait_for_all(control, child, Some(own_group));
+}
+
+fn not_started(control: RawFd, step: Step, errno: c_int) -> ! {
+    send_packet(control, &Packet::new([NOT_STARTED, step as i32, errno, 0]));
+    exit_now()
+}
+
+/// Closes every descriptor but these two, which become 0 and 1. Returns the first's new number.
+fn keep_two(first: RawFd, second: RawFd) -> RawFd {
+    // Out of each other's way first. They are never 0 to 2 here unless the gate runs without
+    // standard descriptors.
+    // SAFETY: integers only.
+    let first = unsafe { libc::fcntl(first, libc::F_DUPFD_CLOEXEC, 3) };
+    // SAFETY: integers only.
+    let second = unsafe { libc::fcntl(second, libc::F_DUPFD_CLOEXEC, 3) };
+    // SAFETY: integers only; the numbers' earlier owners are not used again in this process.
+    unsafe { libc::dup2(first, 0) };
+    // SAFETY: as above.
+    unsafe { libc::dup2(second, 1) };
+    close_range(2, RawFd::MAX, 0);
+    0
+}
+
+/// Reaps until nothing is left; passes on signals; kills everything once the gate lets go.
+/// `own_group` is `None` where the command never ran.
+fn wait_for_all(control: RawFd, child: libc::pid_t, own_group: Option<bool>) -> ! {
+    let mut children = signal_set(&[libc::SIGCHLD]);
+    // SAFETY: the set is readable.
+    let ended = unsafe {
+        libc::signalfd(
+            -1,
+            &raw mut children,
+            libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
+        )
+    };
+    if ended == -1 {
+        kill_all(child, false);
+        exit_now();
+    }
+    let mut running = own_group.is_some();
+    let own_group = own_group == Some(true);
+    loop {
+        if !reap_ended(control, child, &mut running) {
+            exit_now();
+        }
+        let mut sources = [control, ended].map(|fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        // SAFETY: two entries, both writable. All signals are blocked, so it isn't interrupted.
+        unsafe { libc::poll(sources.as_mut_ptr(), 2, -1) };
+        if sources[1].revents != 0 {
+            // One such structure, or several in a row, tell no more than that one is there.
+            let mut information = [0_u8; 4 * size_of::<libc::signalfd_siginfo>()];
+            // SAFETY: the buffer is writable.
+            unsafe { libc::read(ended, information.as_mut_ptr().cast(), information.len()) };
+        }
+        if sources[0].revents != 0 {
+            let mut signal = [0_u8; 4];
+            // SAFETY: the buffer is writable.
+            let read =
+                unsafe { libc::recv(control, signal.as_mut_ptr().cast(), 4, libc::MSG_DONTWAIT) };
+            if read == 4 {
+                if running {
+                    pass_on(child, i32::from_ne_bytes(signal), own_group);
+                }
+            } else if read == 0 || errno() != libc::EAGAIN {
+                if running {
+                    pass_on(child, libc::SIGTERM, own_group);
+                    pass_on(child, libc::SIGCONT, own_group);
+                }
+                signal_children(libc::SIGTERM);
+                let mut grace = GRACE_MILLISECONDS;
+                while grace > 0 && reap_ended(control, child, &mut running) {
+                    // SAFETY: no entries. Nothing else is waited for, so short naps do.
+                    unsafe { libc::poll(std::ptr::null_mut(), 0, NAP_MILLISECONDS) };
+                    grace -= NAP_MILLISECONDS;
+                }
+                kill_all(child, own_group);
+                exit_now();
+            }
+        }
+    }
+}
+
+/// Sends a signal to the command, which hasn't been reaped.
+fn pass_on(child: libc::pid_t, signal: c_int, whole_group: bool) {
+    let target = if whole_group { -child } else { child };
+    // SAFETY: integers only; what fails here failed for the command too.
+    unsafe { libc::kill(target, signal) };
+}
+
+/// Reaps what has ended, and reports the command's own changes. Returns whether any child is left.
+fn reap_ended(control: RawFd, child: libc::pid_t, running: &mut bool) -> bool {
+    loop {
+        let mut status = 0;
+        // SAFETY: all zeroes is a valid rusage.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        let flags = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
+        // SAFETY: both places are writable.
+        let pid = unsafe { libc::wait4(-1, &raw mut status, flags, &raw mut usage) };
+        if pid <= 0 {
+            return pid == 0;
+        }
+        if pid != child || !*running {
+            continue;
+        }
+        if libc::WIFSTOPPED(status) {
+            send_packet(
+                control,
+                &Packet::new([STOPPED, libc::WSTOPSIG(status), 0, 0]),
+            );
+        } else if libc::WIFCONTINUED(status) {
+            send_packet(control, &Packet::new([CONTINUED, 0, 0, 0]));
+        } else {
+            *running = false;
+            send_packet(
+                control,
+                &Packet {
+                    numbers: [ENDED, status, 0, 0],
+                    counts: [
+                        microseconds(usage.ru_utime),
+                        microseconds(usage.ru_stime),
+                        usage.ru_maxrss.unsigned_abs(),
+                    ],
+                },
+            );
+        }
+    }
+}
+
+fn microseconds(time: libc::timeval) -> u64 {
+    time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_usec.unsigned_abs()
+}
+
+/// Kills every descendant. Each that dies hands its own children to the supervisor, as the nearest
+/// subreaper, so killing children until there are none leaves nobody.
+fn kill_all(child: libc::pid_t, own_group: bool) {
+    loop {
+        if !signal_children(libc::SIGKILL) {
+            // No such list (a kernel without CONFIG_PROC_CHILDREN, or no /proc): what is left is the
+            // command and its group. One that has been reaped is no child, so the call then does
+            // nothing but in the moment before its id is used again.
+            pass_on(child, libc::SIGKILL, own_group);
+        }
+        let mut status = 0;
+        // SAFETY: `status` is writable. Waits for one; without children it fails.
+        if unsafe { libc::waitpid(-1, &raw mut status, 0) } == -1 {
+            return;
+        }
+    }
+}
+
+/// Sends a signal to the children that `/proc` lists (`proc_pid_children(5)`), as many as one read
+/// tells. Returns whether there is such a list.
+fn signal_children(signal: c_int) -> bool {
+    // SAFETY: the string is readable. The supervisor has one thread, whose children these are.
+    let list = unsafe {
+        libc::open(
+            c"/proc/thread-self/children".as_ptr(),
+            libc::O_RDONLY | libc::O_CLOEXEC,
+        )
+    };
+    if list == -1 {
+        return false;
+    }
+    let mut text = [0_u8; 4096];
+    // SAFETY: the buffer is writable.
+    let read = unsafe { libc::read(list, text.as_mut_ptr().cast(), text.len()) };
+    // SAFETY: it is ours, and not used again.
+    unsafe { libc::close(list) };
+    let mut pid: libc::pid_t = 0;
+    for byte in text.iter().take(read.max(0).unsigned_abs()) {
+        if byte.is_ascii_digit() {
+            pid = pid
+                .wrapping_mul(10)
+                .wrapping_add(libc::pid_t::from(byte - b'0'));
+        } else {
+            if pid > 1 {
+                // SAFETY: integers only. A child that nobody has reaped: the id is still its own.
+                unsafe { libc::kill(pid, signal) };
+            }
+            pid = 0;
+        }
+    }
+    true
+}
+
+/// Becomes the command, or tells through `status` why not.
+fn become_command(plan: &Plan, joined: libc::pid_t, status: RawFd) -> ! {
+    // Above every destination, so that placing the descriptors can't overwrite it.
+    // SAFETY: integers only.
+    let status = unsafe { libc::fcntl(status, libc::F_DUPFD_CLOEXEC, plan.above) };
+    let Err((step, errno)) = prepare_and_execute(plan, joined);
+    let mut bytes = [0_u8; 8];
+    bytes[..4].copy_from_slice(&(step as i32).to_ne_bytes());
+    bytes[4..].copy_from_slice(&errno.to_ne_bytes());
+    // SAFETY: `bytes` is readable.
+    unsafe { libc::write(status, bytes.as_ptr().cast(), bytes.len()) };
+    exit_now()
+}
+
+fn prepare_and_execute(
+    plan: &Plan,
+    joined: libc::pid_t,
+) -> Result<std::convert::Infallible, (Step, c_int)> {
+    let context = &plan.command.context;
+    // SAFETY: integers only. It fails where the group is in another terminal session, or gone.
+    if joined <= 0 || unsafe { libc::setpgid(0, joined) } != 0 {
+        // SAFETY: integers only.
+        unsafe { libc::setpgid(0, 0) };
+    }
+    let at = |step: Step| move |errno: c_int| (step, errno);
+    place_descriptors(plan).map_err(at(Step::Descriptors))?;
+    enter_directory(&plan.command.directory).map_err(at(Step::Directory))?;
+    // SAFETY: one integer.
+    unsafe { libc::umask(context.umask.unwrap_or(0o022) & 0o777) };
+    if let Some(nice) = context.nice {
+        // SAFETY: integers only. A nicer value than the gate may grant isn't granted.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+    }
+    for (resource, soft, hard) in &context.limits {
+        set_limit(*resource, *soft, *hard).map_err(at(Step::Context))?;
+    }
+    set_signals(plan).map_err(at(Step::Context))?;
+    let program = plan.command.program.as_ptr();
+    // SAFETY: a string and two null-terminated arrays of strings, all owned by `plan`.
+    unsafe { libc::execve(program, plan.argv.as_ptr(), plan.envp.as_ptr()) };
+    Err((Step::Exec, errno()))
+}
+
+/// Puts each descriptor at its number, and has exec close all others.
+fn place_descriptors(plan: &Plan) -> Result<(), c_int> {
+    // Everything goes above all destinations first, so that none is overwritten before its turn,
+    // whatever numbers the sources have.
+    for (copy, (source, _)) in plan.copies.iter().zip(&plan.command.descriptors) {
+        // SAFETY: integers only.
+        let moved = unsafe { libc::fcntl(source.as_raw_fd(), libc::F_DUPFD_CLOEXEC, plan.above) };
+        if moved == -1 {
+            return Err(errno());
+        }
+        copy.set(moved);
+    }
+    for (copy, (_, destination)) in plan.copies.iter().zip(&plan.command.descriptors) {
+        // SAFETY: integers only. The copy isn't close-on-exec.
+        if unsafe { libc::dup2(copy.get(), *destination) } == -1 {
+            return Err(errno());
+        }
+    }
+    let mut next = 0;
+    for destination in &plan.destinations {
+        close_range(next, destination - 1, libc::CLOSE_RANGE_CLOEXEC);
+        next = destination + 1;
+    }
+    close_range(next, RawFd::MAX, libc::CLOSE_RANGE_CLOEXEC);
+    Ok(())
+}
+
+fn enter_directory(directory: &Directory) -> Result<(), c_int> {
+    let result = match directory {
+        // SAFETY: the string is readable.
+        Directory::Named(name) => unsafe { libc::chdir(name.as_ptr()) },
+        // SAFETY: one integer.
+        Directory::Open(fd) => unsafe { libc::fchdir(fd.as_raw_fd()) },
+    };
+    if result == 0 { Ok(()) } else { Err(errno()) }
+}
+
+fn set_limit(resource: u32, soft: u64, hard: u64) -> Result<(), c_int> {
+    let mut own = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `own` is writable; an unknown resource is an error.
+    if unsafe { libc::getrlimit(resource, &raw mut own) } != 0 {
+        return Err(errno());
+    }
+    let hard = hard.min(own.rlim_max);
+    let limit = libc::rlimit {
+        rlim_cur: soft.min(hard),
+        rlim_max: hard,
+    };
+    // SAFETY: `limit` is readable.
+    if unsafe { libc::setrlimit(resource, &raw const limit) } != 0 {
+        return Err(errno());
+    }
+    Ok(())
+}
+
+/// Every disposition to its default or to ignored, and then the mask.
+fn set_signals(plan: &Plan) -> Result<(), c_int> {
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: the set is readable.
+        let ignored = unsafe { libc::sigismember(&raw const plan.ignored, signal) } == 1;
+        let disposition = if ignored {
+            libc::SIG_IGN
+        } else {
+            libc::SIG_DFL
+        };
+        // SAFETY: neither disposition is code. It fails for KILL, STOP and the two that the C library
+        // keeps for itself.
+        unsafe { libc::signal(signal, disposition) };
+    }
+    // SAFETY: the set is readable.
+    match unsafe {
+        libc::pthread_sigmask(
+            libc::SIG_SETMASK,
+            &raw const plan.blocked,
+            std::ptr::null_mut(),
+        )
+    } {
+        0 => Ok(()),
+        errno => Err(errno),
+    }
+}

@@ -1,0 +1,482 @@
+use std::borrow::Cow;
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::OsStringExt;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::ser::{SerializeMap, Serializer};
+use serde::{Deserialize, Serialize};
+
+use crate::model::Environment;
+
+/// Why a message can't be read.
+#[derive(Debug)]
+pub struct DecodeError {
+    /// The message that was expected.
+    message: &'static str,
+    /// What is wrong with it, and where.
+    problem: String,
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "not a valid {}: {}", self.message, self.problem)
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+/// Reads a message other than [`EscalateRequest`]; `name` is for the error.
+pub fn decode<'a, T: Deserialize<'a>>(
+    name: &'static str,
+    json: &'a [u8],
+) -> Result<T, DecodeError> {
+    serde_json::from_slice(json).map_err(|error| DecodeError {
+        message: name,
+        problem: error.to_string(),
+    })
+}
+
+/// What a wrapper asks: may this process execute that?
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EscalateRequest {
+    /// The program; may be relative to `workdir`.
+    pub file: OsString,
+    /// Its arguments, from argument zero on; may be empty.
+    pub argv: Vec<OsString>,
+    /// The process's working directory: absolute.
+    pub workdir: OsString,
+    /// The process's environment, without the variables of the session.
+    pub env: Environment,
+}
+
+impl EscalateRequest {
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// JSON of another shape, a NUL byte, an empty `file`, a `workdir` that isn't absolute.
+    pub fn decode(json: &[u8]) -> Result<Self, DecodeError> {
+        let encoded: EncodedRequest<'_> = decode("EscalateRequest", json)?;
+        let invalid = |problem: &str| DecodeError {
+            message: "EscalateRequest",
+            problem: problem.to_owned(),
+        };
+        let request = match encoded.raw {
+            Some(raw) => Self {
+                file: raw.file.into_os_string(),
+                argv: raw.argv.into_iter().map(Raw::into_os_string).collect(),
+                workdir: raw.workdir.into_os_string(),
+                env: Environment(raw.env.into_iter().map(Raw::into_os_string).collect()),
+            },
+            None => Self {
+                file: encoded.file.into_owned().into(),
+                argv: encoded
+                    .argv
+                    .into_iter()
+                    .map(|argument| argument.into_owned().into())
+                    .collect(),
+                workdir: encoded.workdir.into_owned().into(),
+                env: Environment(encoded.env.0),
+            },
+        };
+        let has_nul = |string: &OsString| string.as_encoded_bytes().contains(&0);
+        if has_nul(&request.file)
+            || has_nul(&request.workdir)
+            || request.argv.iter().chain(&request.env.0).any(has_nul)
+        {
+            return Err(invalid("a NUL byte in a string"));
+        }
+        if request.file.is_empty() {
+            return Err(invalid("`file` is empty"));
+        }
+        if !request.workdir.as_encoded_bytes().starts_with(b"/") {
+            return Err(invalid("`workdir` is not absolute"));
+        }
+        Ok(request)
+    }
+}
+
+/// An [`EscalateRequest`] to be sent, as bytes that are somewhere else.
+#[derive(Debug)]
+pub struct RequestFields<'a> {
+    /// As in [`EscalateRequest`].
+    pub file: &'a [u8],
+    /// As in [`EscalateRequest`].
+    pub argv: Vec<&'a [u8]>,
+    /// As in [`EscalateRequest`].
+    pub workdir: &'a [u8],
+    /// Entries of the environment, each usually `NAME=value`.
+    pub env: Vec<&'a [u8]>,
+}
+
+impl Serialize for RequestFields<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let text: fn(&[u8]) -> bool = |bytes| std::str::from_utf8(bytes).is_ok();
+        let plain = text(self.file)
+            && text(self.workdir)
+            && self.argv.iter().all(|argument| text(argument))
+            && self
+                .env
+                .iter()
+                .all(|entry| split_entry(entry).is_some() && text(entry));
+        let raw = (!plain).then(|| RawRequest {
+            file: Raw(self.file.into()),
+            argv: self.argv.iter().map(|bytes| Raw((*bytes).into())).collect(),
+            workdir: Raw(self.workdir.into()),
+            env: self.env.iter().map(|bytes| Raw((*bytes).into())).collect(),
+        });
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("file", &Text(self.file))?;
+        map.serialize_entry("argv", &Texts(&self.argv))?;
+        map.serialize_entry("workdir", &Text(self.workdir))?;
+        map.serialize_entry("env", &Entries(&self.env))?;
+        if let Some(raw) = raw {
+            map.serialize_entry("raw", &raw)?;
+        }
+        map.end()
+    }
+}
+
+/// Splits an entry at the first `=` that isn't its first byte.
+fn split_entry(entry: &[u8]) -> Option<(&[u8], &[u8])> {
+    let position = entry.iter().skip(1).position(|byte| *byte == b'=')? + 1;
+    Some((&entry[..position], &entry[position + 1..]))
+}
+
+/// Bytes as the text that they are, or nearly are.
+struct Text<'a>(&'a [u8]);
+
+impl Serialize for Text<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&String::from_utf8_lossy(self.0))
+    }
+}
+
+struct Texts<'a>(&'a [&'a [u8]]);
+
+impl Serialize for Texts<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|bytes| Text(bytes)))
+    }
+}
+
+struct Entries<'a>(&'a [&'a [u8]]);
+
+impl Serialize for Entries<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|entry| {
+            let (name, value) = split_entry(entry).unwrap_or((entry, b""));
+            (Text(name), Text(value))
+        }))
+    }
+}
+
+#[derive(Deserialize)]
+struct EncodedRequest<'a> {
+    #[serde(borrow)]
+    file: Cow<'a, str>,
+    #[serde(borrow)]
+    argv: Vec<Cow<'a, str>>,
+    #[serde(borrow)]
+    workdir: Cow<'a, str>,
+    env: EntryList,
+    #[serde(default)]
+    raw: Option<RawRequest<'static>>,
+}
+
+/// A JSON object as entries `NAME=value`, in its order and with what repeats.
+struct EntryList(Vec<OsString>);
+
+impl<'de> Deserialize<'de> for EntryList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct EntryVisitor;
+        impl<'de> Visitor<'de> for EntryVisitor {
+            type Value = EntryList;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("an object of names and values")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<EntryList, A::Error> {
+                let mut entries = Vec::new();
+                while let Some((mut entry, value)) = map.next_entry::<String, Cow<'de, str>>()? {
+                    entry.reserve_exact(1 + value.len());
+                    entry.push('=');
+                    entry.push_str(&value);
+                    entries.push(entry.into());
+                }
+                Ok(EntryList(entries))
+            }
+        }
+        deserializer.deserialize_map(EntryVisitor)
+    }
+}
+
+/// The bytes of a request of which some aren't UTF-8, each string as base64 (RFC 4648, padded).
+#[derive(Serialize, Deserialize)]
+struct RawRequest<'a> {
+    file: Raw<'a>,
+    argv: Vec<Raw<'a>>,
+    workdir: Raw<'a>,
+    /// Whole entries, in order.
+    env: Vec<Raw<'a>>,
+}
+
+struct Raw<'a>(Cow<'a, [u8]>);
+
+impl Raw<'_> {
+    fn into_os_string(self) -> OsString {
+        OsString::from_vec(self.0.into_owned())
+    }
+}
+
+impl Serialize for Raw<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Raw<'_> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<'de, str>::deserialize(deserializer)?;
+        let bytes = STANDARD
+            .decode(text.as_bytes())
+            .map_err(serde::de::Error::custom)?;
+        Ok(Self(Cow::Owned(bytes)))
+    }
+}
+
+/// What the server answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EscalateResponse {
+    /// What the wrapper is to do.
+    pub action: Action,
+    /// Whether the server sends a [`Notice`] when an escalated command stops, to wrappers that read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notices: Option<bool>,
+}
+
+/// What a wrapper is to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Action {
+    /// Execute the command itself.
+    Run,
+    /// Send its descriptors, and stand in for the command.
+    Escalate,
+    /// Tell the user, and exit with 1.
+    Deny {
+        /// In words.
+        #[serde(default)]
+        reason: Option<String>,
+    },
+}
+
+/// What a wrapper sends for an escalated command, with as many descriptors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SuperExecMessage {
+    /// The numbers that the descriptors belong at, in their order.
+    pub fds: Vec<i32>,
+    /// What else the command inherits. A server that doesn't know it passes over it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<CommandContext>,
+}
+
+/// What a command inherits besides descriptors and environment; numbers as on the wrapper's host.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CommandContext {
+    /// File mode creation mask.
+    pub umask: Option<u32>,
+    /// Nice value.
+    pub nice: Option<i32>,
+    /// Resource, soft and hard limit.
+    pub limits: Vec<(u32, u64, u64)>,
+    /// Signals that are ignored.
+    pub ignored_signals: Vec<i32>,
+    /// Signals that are blocked.
+    pub blocked_signals: Vec<i32>,
+    /// Whether a frame follows at once that carries the working directory as its one descriptor.
+    pub workdir_follows: bool,
+    /// Whether the wrapper reads a [`Notice`].
+    pub notices: bool,
+}
+
+/// What a wrapper may send after [`SuperExecMessage`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Forward {
+    /// A signal for the command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// Whether the kernel sent the signal, as for a terminal's keys: it then has reached a command
+    /// that shares the wrapper's process group already.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_terminal: Option<bool>,
+    /// Set in the frame that carries the working directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<bool>,
+}
+
+/// How an escalated command ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SuperExecResult {
+    /// Its exit code; 127 where it has none of its own.
+    pub exit_code: i32,
+    /// The signal that killed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// Why it never started, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+/// What a server tells of a command that goes on, to a wrapper that asked for it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notice {
+    /// The command was stopped by this signal.
+    pub stopped: i32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{PREFIX, encode};
+
+    fn round_trip(fields: &RequestFields<'_>) -> (serde_json::Value, EscalateRequest) {
+        let frame = encode(fields).unwrap();
+        let json = serde_json::from_slice(&frame[PREFIX..]).unwrap();
+        (json, EscalateRequest::decode(&frame[PREFIX..]).unwrap())
+    }
+
+    #[test]
+    fn text_is_plain_json() {
+        let (json, request) = round_trip(&RequestFields {
+            file: b"/usr/bin/git",
+            argv: vec![b"git", b"push"],
+            workdir: b"/src",
+            env: vec![b"HOME=/root", b"EQ=a=b"],
+        });
+        let expected = serde_json::json!({
+            "file": "/usr/bin/git", "argv": ["git", "push"], "workdir": "/src",
+            "env": {"HOME": "/root", "EQ": "a=b"},
+        });
+        assert_eq!(json, expected);
+        assert_eq!(request.env.0, ["HOME=/root", "EQ=a=b"]);
+    }
+
+    #[test]
+    fn bytes_survive_beside_their_rendering() {
+        let (json, request) = round_trip(&RequestFields {
+            file: b"/bin/\xff",
+            argv: vec![b"\xfe\x80"],
+            workdir: b"/",
+            env: vec![b"A=\xff", b"NO_EQUALS_SIGN"],
+        });
+        assert_eq!(json["argv"][0], "\u{fffd}\u{fffd}");
+        assert_eq!(request.file.into_vec(), b"/bin/\xff");
+        assert_eq!(request.argv[0].as_encoded_bytes(), b"\xfe\x80");
+        assert_eq!(request.env.0[0].as_encoded_bytes(), b"A=\xff");
+        assert_eq!(request.env.0[1], "NO_EQUALS_SIGN");
+    }
+
+    #[test]
+    fn the_environment_keeps_its_order_and_what_repeats() {
+        let (_, request) = round_trip(&RequestFields {
+            file: b"/bin/x",
+            argv: vec![],
+            workdir: b"/",
+            env: vec![b"Z=1", b"A=2", b"Z=3", b"=odd=4"],
+        });
+        assert_eq!(request.env.0, ["Z=1", "A=2", "Z=3", "=odd=4"]);
+        assert!(request.argv.is_empty());
+    }
+
+    #[test]
+    fn requests_that_cannot_be_executed_are_refused() {
+        let cases = [
+            (
+                r#"{"argv":[],"workdir":"/","env":{}}"#,
+                "missing field `file`",
+            ),
+            (
+                r#"{"file":"","argv":[],"workdir":"/","env":{}}"#,
+                "`file` is empty",
+            ),
+            (
+                r#"{"file":"x","argv":[],"workdir":"src","env":{}}"#,
+                "not absolute",
+            ),
+            (
+                r#"{"file":"x\u0000","argv":[],"workdir":"/","env":{}}"#,
+                "NUL",
+            ),
+            (
+                r#"{"file":"x","argv":"x","workdir":"/","env":{}}"#,
+                "a sequence",
+            ),
+            (
+                r#"{"file":"x","argv":[],"workdir":"/","env":[]}"#,
+                "an object",
+            ),
+            ("{", "EOF"),
+        ];
+        for (json, problem) in cases {
+            let error = EscalateRequest::decode(json.as_bytes()).unwrap_err();
+            assert!(error.to_string().contains(problem), "{json}: {error}");
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_passed_over() {
+        let json = r#"{"file":"x","argv":[],"workdir":"/","env":{},"later":{"a":[1]}}"#;
+        assert!(EscalateRequest::decode(json.as_bytes()).is_ok());
+        let result: SuperExecResult =
+            decode("SuperExecResult", br#"{"exit_code":3,"new":1}"#).unwrap();
+        assert_eq!(result.exit_code, 3);
+    }
+
+    #[test]
+    fn responses_have_the_protocols_form() {
+        let cases = [
+            (Action::Run, r#"{"action":"Run"}"#),
+            (Action::Escalate, r#"{"action":"Escalate"}"#),
+            (
+                Action::Deny {
+                    reason: Some("no".into()),
+                },
+                r#"{"action":{"Deny":{"reason":"no"}}}"#,
+            ),
+            (
+                Action::Deny { reason: None },
+                r#"{"action":{"Deny":{"reason":null}}}"#,
+            ),
+        ];
+        for (action, json) in cases {
+            let response = EscalateResponse {
+                action,
+                notices: None,
+            };
+            assert_eq!(serde_json::to_string(&response).unwrap(), json);
+            let decoded: EscalateResponse = decode("EscalateResponse", json.as_bytes()).unwrap();
+            assert_eq!(decoded, response);
+        }
+        let message = SuperExecMessage {
+            fds: vec![0, 1, 2],
+            context: None,
+        };
+        assert_eq!(
+            serde_json::to_string(&message).unwrap(),
+            r#"{"fds":[0,1,2]}"#
+        );
+        let result = SuperExecResult {
+            exit_code: 42,
+            ..SuperExecResult::default()
+        };
+        assert_eq!(
+            serde_json::to_string(&result).unwrap(),
+            r#"{"exit_code":42}"#
+        );
+    }
+}

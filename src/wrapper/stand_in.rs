@@ -1,0 +1,135 @@
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use serde::Deserialize;
+
+use super::ask::{Question, send_all};
+use super::{Failure, NO_VERDICT, say};
+use crate::sys::signal::{self, Ready, SignalWatch};
+use crate::sys::socket::{self, MAX_DESCRIPTORS, Wait};
+use crate::sys::{context, descriptor};
+use crate::wire::{self, CommandContext, Forward, Notice, SuperExecMessage, SuperExecResult};
+
+/// What the gate sends while its command runs.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum FromGate {
+    Ended(SuperExecResult),
+    Stopped(Notice),
+}
+
+/// Hands the process's descriptors to the gate, which runs the command on them, and is to the shell
+/// what the command would be. Returns the command's exit status.
+pub(super) fn stand_in(mut question: Question) -> Result<c_int, Failure> {
+    let inheritable: Vec<_> = descriptor::inheritable()
+        .into_iter()
+        .filter(|fd| fd.as_raw_fd() != question.session.as_raw_fd())
+        .collect();
+    if inheritable.len() > MAX_DESCRIPTORS {
+        return Err(Failure::new(
+            "hand over the command's descriptors",
+            format_args!(
+                "{} are open, and at most {MAX_DESCRIPTORS} can be handed over",
+                inheritable.len()
+            ),
+            "close some before the command; nothing was run",
+        ));
+    }
+    // From here on signals for the command are waited for. What it inherits is as it was before.
+    let ignored_signals = signal::ignored();
+    let blocked_signals = signal::blocked();
+    let watched = signal::FORWARDED
+        .into_iter()
+        .filter(|signal| !ignored_signals.contains(signal) && !blocked_signals.contains(signal));
+    let watch = SignalWatch::new(watched).map_err(Failure::gate_lost)?;
+    let workdir = context::working_directory().ok();
+    let message = SuperExecMessage {
+        fds: inheritable.iter().map(AsRawFd::as_raw_fd).collect(),
+        context: Some(CommandContext {
+            umask: Some(context::umask()),
+            nice: Some(context::nice()),
+            limits: context::limits(),
+            ignored_signals,
+            blocked_signals,
+            workdir_follows: workdir.is_some(),
+            notices: true,
+        }),
+    };
+    let stream = question.stream.as_fd();
+    send_frame(stream, &message, &inheritable).map_err(Failure::gate_lost)?;
+    if let Some(workdir) = &workdir {
+        let forward = Forward {
+            workdir: Some(true),
+            ..Forward::default()
+        };
+        // A gate that doesn't know it may have ended the command and itself by now.
+        let _ = send_frame(stream, &forward, &[workdir.as_fd()]);
+    }
+    drop(workdir);
+    loop {
+        match watch
+            .wait(question.stream.as_fd())
+            .map_err(Failure::gate_lost)?
+        {
+            Ready::Signal(arrived) => {
+                let forward = Forward {
+                    signal: Some(arrived.signal),
+                    from_terminal: arrived.from_kernel.then_some(true),
+                    ..Forward::default()
+                };
+                // If the gate is gone, the stream says so next.
+                let _ = send_frame(question.stream.as_fd(), &forward, &[]);
+                if arrived.signal == signal::STOP_REQUEST && !question.gate_tells_stops {
+                    signal::act_by_default(arrived.signal);
+                }
+            }
+            Ready::Socket => {
+                let message = question.read_frame().map_err(|_| {
+                    Failure::new(
+                        "wait for the command",
+                        "the gate went away while it ran",
+                        "the command was ended with it",
+                    )
+                })?;
+                let message = wire::decode("SuperExecResult", &message).map_err(|error| {
+                    Failure::new(
+                        "wait for the command",
+                        error,
+                        "gate and wrapper may be of different versions",
+                    )
+                })?;
+                match message {
+                    FromGate::Ended(result) => return Ok(end_as(&result)),
+                    FromGate::Stopped(notice) => signal::act_by_default(notice.stopped),
+                }
+            }
+        }
+    }
+}
+
+/// Ends as the command did: dies of its signal, or returns its exit code.
+fn end_as(result: &SuperExecResult) -> c_int {
+    if let Some(failure) = &result.failure {
+        say(failure);
+        return result.exit_code;
+    }
+    if let Some(signal) = result.signal {
+        // The command's core dump is its own; another one would be written over it.
+        signal::forbid_core_dump();
+        signal::act_by_default(signal);
+        // It isn't deadly here, whatever it was there.
+        return NO_VERDICT;
+    }
+    result.exit_code
+}
+
+fn send_frame(
+    stream: BorrowedFd<'_>,
+    message: &impl serde::Serialize,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let frame = wire::encode(message).map_err(io::Error::other)?;
+    let sent = socket::send(stream, &frame, descriptors, Wait::Blocking)?;
+    send_all(stream, &frame[sent..])
+}

@@ -1,0 +1,22 @@
+//! The policy link against scripted policy services over real sockets: a test for each way in which
+//! a service can fail, each asserting the decision and its code.
+
+#![cfg(feature = "full")]
+
+mod answers;
+mod gate;
+mod outages;
+mod peer;
+mod raw_peer;
+mod resumption;
+mod rows;
+
+use std::future::Future;
+use std::time::Duration;
+
+/// Nothing may hang: fails a scenario that takes far longer than it could need.
+async fn scenario(scenario: impl Future<Output = ()>) {
+    tokio::time::timeout(Duration::from_secs(60), scenario)
+        .await
+        .expect("the scenario comes to its end");
+}

@@ -1,0 +1,289 @@
+//! The server and the real wrapper, without a shell between them: the three verdicts, what a command
+//! gets, what its policy is told.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::os::unix::process::ExitStatusExt;
+
+use execgate::model::{
+    DecisionCode, EscalationDecision, ExecOutcome, SessionEndReason, SessionEvent, WithdrawalReason,
+};
+use support::{ESCALATE, Scripted, deny, output, start, text, wrapped};
+
+fn finished(name: &str, policy: &Scripted) -> impl Fn(&SessionEvent) -> Option<ExecOutcome> {
+    let id = policy.exec_of(name);
+    move |event| match event {
+        SessionEvent::ExecFinished { exec, outcome, .. } if *exec == id => Some(outcome.clone()),
+        _ => None,
+    }
+}
+
+#[tokio::test]
+async fn run_becomes_the_command() {
+    let policy = Scripted::always(EscalationDecision::Run);
+    let session = start(policy.clone());
+    let got = output(wrapped(
+        &session,
+        "/bin/sh",
+        &["sh", "-c", "echo $0 $1; exit 3", "a", "b"],
+    ))
+    .await;
+    assert_eq!(text(&got.stderr), "");
+    assert_eq!(text(&got.stdout), "a b\n");
+    assert_eq!(got.status.code(), Some(3));
+    let outcome = policy.wait_for(finished("sh", &policy)).await;
+    assert_eq!(outcome, ExecOutcome::Exited(3));
+}
+
+#[tokio::test]
+async fn deny_says_why_and_exits_with_1() {
+    let policy = Scripted::always(deny("not here"));
+    let session = start(policy.clone());
+    let got = output(wrapped(&session, "/bin/echo", &["echo", "x"])).await;
+    assert_eq!(text(&got.stderr), "Execution denied: not here\n");
+    assert_eq!(text(&got.stdout), "");
+    assert_eq!(got.status.code(), Some(1));
+
+    let session = start(Scripted::always(EscalationDecision::Deny { reason: None }));
+    let got = output(wrapped(&session, "/bin/echo", &["echo", "x"])).await;
+    assert_eq!(text(&got.stderr), "Execution denied\n");
+}
+
+#[tokio::test]
+async fn escalate_runs_the_command_outside_and_hands_back_its_status() {
+    let policy = Scripted::always(ESCALATE);
+    let session = start(policy.clone());
+    let script = "echo out; echo err >&2; exit 42";
+    let got = output(wrapped(&session, "/bin/sh", &["sh", "-c", script])).await;
+    assert_eq!(text(&got.stdout), "out\n");
+    assert_eq!(text(&got.stderr), "err\n");
+    assert_eq!(got.status.code(), Some(42));
+    let outcome = policy.wait_for(finished("sh", &policy)).await;
+    assert_eq!(outcome, ExecOutcome::Exited(42));
+    let usage = policy
+        .wait_for(|event| match event {
+            SessionEvent::ExecFinished { usage, .. } => *usage,
+            _ => None,
+        })
+        .await;
+    assert!(usage.peak_memory_bytes > 0);
+}
+
+#[tokio::test]
+async fn an_escalated_command_gets_the_requests_environment_and_no_more() {
+    let session = start(Scripted::always(ESCALATE));
+    let mut command = wrapped(&session, "/usr/bin/env", &["env"]);
+    command.env("MARK", "a=b").current_dir("/");
+    let got = output(command).await;
+    assert_eq!(text(&got.stdout), "MARK=a=b\nPATH=/usr/bin:/bin\n");
+}
+
+#[tokio::test]
+async fn death_by_signal_is_handed_on() {
+    let policy = Scripted::always(ESCALATE);
+    let session = start(policy.clone());
+    let got = output(wrapped(&session, "/bin/sh", &["sh", "-c", "kill -TERM $$"])).await;
+    assert_eq!(got.status.signal(), Some(15), "{got:?}");
+    let outcome = policy.wait_for(finished("sh", &policy)).await;
+    assert_eq!(outcome, ExecOutcome::Signaled(15));
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_ends_as_in_a_shell() {
+    for decision in [EscalationDecision::Run, ESCALATE] {
+        let session = start(Scripted::always(decision.clone()));
+        let got = output(wrapped(&session, "/nonexistent/program", &["program"])).await;
+        assert_eq!(got.status.code(), Some(127), "{decision:?} {got:?}");
+        assert!(
+            text(&got.stderr).contains("No such file or directory"),
+            "{got:?}"
+        );
+        let got = output(wrapped(&session, "/etc/passwd", &["passwd"])).await;
+        assert_eq!(got.status.code(), Some(126), "{decision:?} {got:?}");
+    }
+}
+
+#[tokio::test]
+async fn arguments_are_the_commands_whatever_they_look_like() {
+    for argv in [
+        &["--help"][..],
+        &["-x"],
+        &["--"],
+        &["--", "--version"],
+        &[""],
+    ] {
+        let policy = Scripted::always(EscalationDecision::Run);
+        let session = start(policy.clone());
+        let got = output(wrapped(&session, "/bin/true", argv)).await;
+        assert!(got.status.success(), "{argv:?} {got:?}");
+        let asked = policy.asked.lock().unwrap();
+        assert_eq!(asked[0].argv, argv);
+    }
+}
+
+#[tokio::test]
+async fn an_asker_that_dies_is_withdrawn() {
+    let policy = Scripted::new(|_| None);
+    let session = start(policy.clone());
+    let mut asker = wrapped(&session, "/bin/true", &["true"]).spawn().unwrap();
+    policy.wait_until_asked(1).await;
+    asker.kill().unwrap();
+    asker.wait().unwrap();
+    let reason = policy
+        .wait_for(|event| match event {
+            SessionEvent::ExecWithdrawn { reason, .. } => Some(*reason),
+            _ => None,
+        })
+        .await;
+    assert_eq!(reason, WithdrawalReason::AskerGone);
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_ends_all_waiting() {
+    let policy = Scripted::new(|_| None);
+    let session = start(policy.clone());
+    let asker = tokio::spawn(output(wrapped(&session, "/bin/true", &["true"])));
+    policy.wait_until_asked(1).await;
+    session
+        .end(SessionEndReason::Completed, String::new(), None)
+        .await;
+    let got = asker.await.unwrap();
+    assert_eq!(got.status.code(), Some(125));
+    assert!(text(&got.stderr).contains("nothing was run"), "{got:?}");
+    let told = policy.told.lock().unwrap();
+    assert!(matches!(
+        told[0],
+        SessionEvent::ExecWithdrawn {
+            reason: WithdrawalReason::SessionEnded,
+            ..
+        }
+    ));
+    assert!(matches!(
+        told[1],
+        SessionEvent::SessionEnded {
+            reason: SessionEndReason::Completed,
+            ..
+        }
+    ));
+    assert_eq!(told.len(), 2);
+}
+
+#[tokio::test]
+async fn a_policy_can_end_its_session() {
+    let policy = Scripted::new(|_| None);
+    let session = start(policy.clone());
+    let asker = tokio::spawn(output(wrapped(&session, "/bin/true", &["true"])));
+    policy.wait_until_asked(1).await;
+    session.context().terminator.terminate("enough");
+    let got = asker.await.unwrap();
+    assert_eq!(
+        text(&got.stderr),
+        "Execution denied: the session was ended: enough\n"
+    );
+    let code = policy
+        .wait_for(|event| match event {
+            SessionEvent::ExecDecided { verdict, .. } => Some(verdict.code),
+            _ => None,
+        })
+        .await;
+    assert_eq!(code, DecisionCode::SessionEnded);
+}
+
+#[tokio::test]
+async fn no_process_of_an_escalated_command_outlives_its_session() {
+    let policy = Scripted::always(ESCALATE);
+    let session = start(policy.clone());
+    // In its own terminal session, its parent gone: only descent tells whose it is.
+    let script = "(setsid sh -c 'echo $$; exec sleep 1000' &) ; sleep 0.2";
+    let got = output({
+        let mut command = wrapped(&session, "/bin/sh", &["sh", "-c", script]);
+        command.stderr(std::process::Stdio::null());
+        // The detached process holds standard output, so wait for the file instead.
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (handle, path) = file.keep().unwrap();
+        command.stdout(handle);
+        command.env("OUT", path);
+        command
+    })
+    .await;
+    assert!(got.status.success());
+    let sleeper = || {
+        std::fs::read_dir("/proc").unwrap().any(|entry| {
+            let cmdline = entry.unwrap().path().join("cmdline");
+            std::fs::read(cmdline).is_ok_and(|line| line == b"sleep\x001000\x00")
+        })
+    };
+    assert!(
+        sleeper(),
+        "what a command leaves behind goes on while the session does"
+    );
+    session
+        .end(SessionEndReason::Completed, String::new(), None)
+        .await;
+    assert!(!sleeper(), "it has ended with the session");
+}
+
+#[tokio::test]
+async fn execs_of_a_session_form_a_tree() {
+    let policy = Scripted::always(EscalationDecision::Run);
+    let session = start(policy.clone());
+    // The shell is a command of the session; its children ask through the wrapper themselves.
+    let wrapper = support::WRAPPER;
+    let script = format!(
+        "{wrapper} /bin/true true; ({wrapper} /bin/ls ls / >/dev/null); exec {wrapper} /bin/cat cat /dev/null"
+    );
+    let got = output(wrapped(&session, "/bin/sh", &["sh", "-c", &script])).await;
+    assert!(got.status.success(), "{got:?}");
+    let asked = policy.asked.lock().unwrap().clone();
+    let names: Vec<_> = asked
+        .iter()
+        .map(|exec| exec.file.to_str().unwrap())
+        .collect();
+    assert_eq!(names, ["/bin/sh", "/bin/true", "/bin/ls", "/bin/cat"]);
+    assert_eq!(asked[0].parent, None);
+    for exec in &asked[1..] {
+        assert_eq!(exec.parent, Some(asked[0].id), "{exec:?}");
+        assert_ne!(exec.process.parent_pid, 0);
+    }
+    // The shell's process became cat: the shell ended by that.
+    assert_eq!(asked[3].process.pid, asked[0].process.pid);
+    let outcome = policy.wait_for(finished("sh", &policy)).await;
+    assert_eq!(outcome, ExecOutcome::Replaced(asked[3].id));
+    let outcome = policy.wait_for(finished("cat", &policy)).await;
+    assert_eq!(outcome, ExecOutcome::Exited(0));
+}
+
+#[tokio::test]
+async fn the_path_that_is_judged_is_the_path_that_runs() {
+    let policy = Scripted::always(deny("no"));
+    let session = start(policy.clone());
+    for (file, judged) in [
+        ("link/../tool", "/tmp/link/../tool"),
+        ("~/tool", "/tmp/~/tool"),
+        ("./tool", "/tmp/./tool"),
+        ("/usr//bin/x", "/usr//bin/x"),
+    ] {
+        let mut command = wrapped(&session, file, &["tool"]);
+        command.current_dir("/tmp");
+        output(command).await;
+        let asked = policy.asked.lock().unwrap();
+        assert_eq!(asked.last().unwrap().file.as_os_str(), judged);
+    }
+}
+
+#[tokio::test]
+async fn what_the_asker_is_does_not_end_the_session() {
+    let policy = Scripted::always(EscalationDecision::Run);
+    let session = start(policy.clone());
+    let mut command = wrapped(&session, "/bin/true", &["true"]);
+    command.env("CODEX_ESCALATE_SOCKET", "1");
+    let got = output(command).await;
+    assert_eq!(got.status.code(), Some(125));
+    assert!(
+        text(&got.stderr).contains("not the session's socket"),
+        "{got:?}"
+    );
+    let got = output(wrapped(&session, "/bin/true", &["true"])).await;
+    assert!(got.status.success(), "{got:?}");
+}
