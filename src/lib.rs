@@ -12,6 +12,8 @@ pub mod link;
 #[cfg(feature = "full")]
 pub mod pb;
 #[cfg(feature = "full")]
+pub mod policyd;
+#[cfg(feature = "full")]
 pub mod sandbox;
 #[cfg(feature = "full")]
 pub mod server;

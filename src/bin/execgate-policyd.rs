@@ -1,1 +1,5 @@
-fn main() {}
+//! The reference policy service.
+
+fn main() -> std::process::ExitCode {
+    execgate::policyd::command::main()
+}

@@ -28,7 +28,7 @@ const DRAIN_TIME: Duration = Duration::from_secs(3);
 
 const EXAMPLES: &str = "\
 Examples:
-  execgate exec --policy http://127.0.0.1:4720 -- 'make && make check'
+  execgate exec --policy http://127.0.0.1:50051 -- 'make && make check'
   execgate exec --policy unix:/run/execgate/policy.sock --sandbox bubblewrap -- ./build.sh
   execgate exec --label job=42 --timeout 10m --output json -- 'cargo test'
 

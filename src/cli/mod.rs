@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::policyd::{audit, check};
 use crate::sys::entry::Invocation;
 use startup::Startup;
 
@@ -60,6 +61,10 @@ enum Subcommands {
     Exec(exec::ExecArguments),
     /// Start an interactive patched shell, each of its execs decided by the policy service
     Shell(exec::ShellArguments),
+    /// Say what rules would answer for a command, and why
+    Check(check::CheckArgs),
+    /// List what happened in sessions, from the store of a policy service
+    Audit(audit::AuditArgs),
     /// Say what is missing on this machine, and how to get it
     Doctor(doctor::DoctorArguments),
 }
@@ -117,6 +122,11 @@ impl Failure {
         }
     }
 
+    fn exiting(mut self, exit_code: c_int) -> Self {
+        self.exit_code = exit_code;
+        self
+    }
+
     fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
@@ -155,6 +165,14 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
     match command_line.command {
         Subcommands::Exec(arguments) => exec::exec(arguments, startup),
         Subcommands::Shell(arguments) => exec::shell(arguments, startup),
+        Subcommands::Check(arguments) => match check::run(&arguments, &mut io::stdout()) {
+            Ok(answer) => Ok(answer.exit_code().into()),
+            Err(error) => Err(Failure::new(&error).exiting(error.exit_code().into())),
+        },
+        Subcommands::Audit(arguments) => match audit::run(&arguments, &mut io::stdout()) {
+            Ok(()) => Ok(SUCCESS),
+            Err(error) => Err(Failure::new(&error).exiting(error.exit_code().into())),
+        },
         Subcommands::Doctor(arguments) => doctor::doctor(&arguments),
     }
 }

@@ -1,0 +1,357 @@
+//! The program `execgate-policyd`: command line, start, stop, exit codes.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+use tonic_health::ServingStatus;
+
+use super::listen::{self, Exposure, ListenAddress, ListenError, Listener};
+use super::reload::RulesFile;
+use super::rules::RulesError;
+use super::service::{MAX_MESSAGE_SIZE, RulesService};
+use super::store::{Store, StoreError};
+use crate::pb::v1::policy_service_server::PolicyServiceServer;
+
+/// Finds connections that died silently.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Flow control windows of HTTP/2, in bytes. The protocol's own 64 KiB make a large argument list
+/// take many round trips.
+const STREAM_WINDOW: u32 = 2 << 20;
+const CONNECTION_WINDOW: u32 = 8 << 20;
+/// Most calls of one connection.
+const MAX_STREAMS: u32 = 4_096;
+/// The interpreter of rules recurses over nested values.
+const STACK_SIZE: usize = 16 << 20;
+/// How long a service that was told to stop waits for its calls to end.
+const STOPPING_PATIENCE: Duration = Duration::from_secs(8);
+
+/// The command line of `execgate-policyd`.
+#[derive(Debug, Clone, Parser)]
+#[command(
+    name = "execgate-policyd",
+    version,
+    about = "The reference policy service: decides, by a file of rules, what may run in sandboxes",
+    long_about = "The reference policy service: decides, by a file of rules, what may run in sandboxes.\n\n\
+        Gates connect by gRPC and ask before each command; the answer is to run it inside the sandbox, \
+        to escalate it (run it outside), or to deny it. What nothing in the rules matches is denied. \
+        With --data every event is stored, and `execgate audit` reads it.",
+    after_long_help = "EXAMPLES\n\
+        \x20 Serve this host:\n\
+        \x20   execgate-policyd --rules demo.rules.star --data /var/lib/execgate\n\n\
+        \x20 Serve by a socket that only this user can open:\n\
+        \x20   execgate-policyd --rules demo.rules.star --listen unix:/run/execgate/policy.sock\n\n\
+        \x20 Let the kernel choose a port, and tell a script which:\n\
+        \x20   execgate-policyd --rules demo.rules.star --listen 127.0.0.1:0 --output json\n\n\
+        \x20 Try what the rules would answer, without any service:\n\
+        \x20   execgate check --rules demo.rules.star -- git push\n\n\
+        RULES\n\
+        \x20 prefix_rule(pattern = [\"git\", [\"status\", \"log\"]])\n\
+        \x20 prefix_rule(pattern = [\"git\", \"push\"], decision = \"deny\", justification = \"Ask first.\")\n\
+        \x20 The strictest rule that matches wins. The file is loaded again when it changes and at\n\
+        \x20 SIGHUP; a file with errors changes nothing, and the log says so.\n\n\
+        SIGNALS\n\
+        \x20 TERM, INT  store what was received, and exit\n\
+        \x20 HUP        load the rules file again\n\n\
+        EXIT CODES\n\
+        \x20 0  stopped by a signal\n\
+        \x20 1  failed while it served\n\
+        \x20 2  the command line is wrong\n\
+        \x20 3  the rules can't be used\n\
+        \x20 4  the event store can't be used\n\
+        \x20 5  the address can't be listened at"
+)]
+pub struct PolicydArgs {
+    /// File of rules to decide by.
+    #[arg(long, value_name = "FILE", env = "EXECGATE_POLICYD_RULES")]
+    pub rules: PathBuf,
+
+    /// Where to listen: HOST:PORT (port 0: any that is free), or unix:PATH.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        env = "EXECGATE_POLICYD_LISTEN",
+        default_value = "127.0.0.1:50051",
+        value_parser = ListenAddress::parse
+    )]
+    pub listen: ListenAddress,
+
+    /// Directory to store events in; without it nothing is stored.
+    #[arg(long, value_name = "DIR", env = "EXECGATE_POLICYD_DATA")]
+    pub data: Option<PathBuf>,
+
+    /// Allow an address that other hosts can reach. There is no TLS and no authentication: whoever
+    /// reaches it can read all commands, and whoever stands between can forge verdicts.
+    #[arg(long)]
+    pub insecure_listen: bool,
+
+    /// How the one line on standard output, which says where it listens, is written.
+    #[arg(long, value_enum, default_value_t = StartOutput::Text)]
+    pub output: StartOutput,
+
+    /// What to log to standard error: error, warn, info, debug, trace, or a filter such as
+    /// `info,execgate::policyd=debug`.
+    #[arg(
+        long,
+        value_name = "LEVEL",
+        env = "EXECGATE_POLICYD_LOG",
+        default_value = "info"
+    )]
+    pub log: String,
+}
+
+/// How the line that says where the service listens is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StartOutput {
+    /// `listening on ADDRESS`.
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+/// Why the service didn't start, or didn't go on.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicydError {
+    /// The log filter is wrong.
+    #[error("reading --log {filter:?}: {source}")]
+    Log {
+        /// The filter.
+        filter: String,
+        /// Why.
+        source: tracing_subscriber::filter::ParseError,
+    },
+    /// The rules can't be used.
+    #[error(transparent)]
+    Rules(#[from] RulesError),
+    /// The store can't be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The address can't be listened at.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The runtime can't be started.
+    #[error("starting the runtime: {0}")]
+    Runtime(#[source] std::io::Error),
+    /// Signals can't be watched for.
+    #[error("watching for signals: {0}")]
+    Signals(#[source] std::io::Error),
+    /// The reflection service can't be built.
+    #[error("describing the service for reflection: {0}")]
+    Reflection(#[source] tonic_reflection::server::Error),
+    /// The address can't be announced.
+    #[error("writing to standard output: {0}")]
+    Announce(#[source] std::io::Error),
+    /// Serving failed.
+    #[error("serving: {0}")]
+    Serve(#[source] tonic::transport::Error),
+}
+
+impl PolicydError {
+    /// The program's exit code for it.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Runtime(_)
+            | Self::Signals(_)
+            | Self::Reflection(_)
+            | Self::Announce(_)
+            | Self::Serve(_) => 1,
+            Self::Log { .. } => 2,
+            Self::Rules(_) => 3,
+            Self::Store(_) => 4,
+            Self::Listen(_) => 5,
+        }
+    }
+}
+
+/// The program.
+pub fn main() -> ExitCode {
+    let args = PolicydArgs::parse();
+    let outcome = log_to_stderr(&args.log).and_then(|()| run(&args, &mut std::io::stdout()));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nowhere is left to say that standard error can't be written.
+            let _ = writeln!(std::io::stderr(), "execgate-policyd: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn log_to_stderr(filter: &str) -> Result<(), PolicydError> {
+    use std::io::IsTerminal;
+    let parsed =
+        tracing_subscriber::EnvFilter::try_new(filter).map_err(|source| PolicydError::Log {
+            filter: filter.to_owned(),
+            source,
+        })?;
+    tracing_subscriber::fmt()
+        .with_env_filter(parsed)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+    Ok(())
+}
+
+/// Serves until a signal says to stop. Writes one line to `out` when it listens.
+///
+/// # Errors
+/// When it can't start, or can't go on.
+pub fn run(args: &PolicydArgs, out: &mut dyn Write) -> Result<(), PolicydError> {
+    let rules = RulesFile::load(&args.rules)?;
+    let store = args.data.as_deref().map(Store::open).transpose()?;
+    if let Some(store) = &store {
+        tracing::info!(path = %store.path().display(), "events are stored");
+    } else {
+        tracing::warn!(
+            "no --data: events are not stored, and there is nothing to audit afterwards"
+        );
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_stack_size(STACK_SIZE)
+        .build()
+        .map_err(PolicydError::Runtime)?;
+    let served = runtime.block_on(serve(args, rules, store.clone(), out));
+    // Calls that didn't end in time end here, and let go of the store.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    if let Some(store) = store {
+        store.close();
+    }
+    served
+}
+
+async fn serve(
+    args: &PolicydArgs,
+    rules: RulesFile,
+    store: Option<Store>,
+    out: &mut dyn Write,
+) -> Result<(), PolicydError> {
+    // Before anything is announced: from then on a signal must not end the process as it would.
+    let watch = |kind| signal(kind).map_err(PolicydError::Signals);
+    let hangups = watch(SignalKind::hangup())?;
+    let mut terminations = watch(SignalKind::terminate())?;
+    let mut interrupts = watch(SignalKind::interrupt())?;
+
+    let exposure = if args.insecure_listen {
+        Exposure::Anyone
+    } else {
+        Exposure::Loopback
+    };
+    let (listener, bound) = listen::listen(&args.listen, exposure)?;
+    if exposure == Exposure::Anyone {
+        tracing::warn!("--insecure-listen: verdicts and commands cross the network in the clear");
+    }
+
+    let stopping = CancellationToken::new();
+    let in_force = rules.in_force();
+    let revision = in_force.borrow().revision().to_owned();
+    let prefix_rules = in_force.borrow().prefix_rule_count();
+    let service = PolicyServiceServer::new(RulesService::new(in_force, store, stopping.clone()))
+        .max_decoding_message_size(MAX_MESSAGE_SIZE)
+        .max_encoding_message_size(MAX_MESSAGE_SIZE);
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health
+        .set_serving::<PolicyServiceServer<RulesService>>()
+        .await;
+    let describe = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(crate::pb::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let router = Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(MAX_STREAMS)
+        .add_service(service)
+        .add_service(health_service)
+        .add_service(describe().build_v1().map_err(PolicydError::Reflection)?)
+        .add_service(
+            describe()
+                .build_v1alpha()
+                .map_err(PolicydError::Reflection)?,
+        );
+
+    tokio::spawn(rules.follow(hangups));
+    tracing::info!(address = %bound, revision, prefix_rules, "listening");
+    announce(args.output, &bound, &revision, out).map_err(PolicydError::Announce)?;
+
+    let stopped = stopping.clone().cancelled_owned();
+    // The socket's file lives as long as the listener is served.
+    let (mut serving, _socket_file) = match listener {
+        Listener::Tcp(listener) => {
+            let incoming = listen::tcp_connections(listener);
+            let serving = router.serve_with_incoming_shutdown(incoming, stopped);
+            (tokio::spawn(serving), None)
+        }
+        Listener::Unix(listener, file) => {
+            let incoming = listen::unix_connections(listener);
+            let serving = router.serve_with_incoming_shutdown(incoming, stopped);
+            (tokio::spawn(serving), Some(file))
+        }
+    };
+    tokio::select! {
+        served = &mut serving => return flatten(served),
+        _ = terminations.recv() => tracing::info!("stopping at SIGTERM"),
+        _ = interrupts.recv() => tracing::info!("stopping at SIGINT"),
+    }
+    health
+        .set_service_status("", ServingStatus::NotServing)
+        .await;
+    health
+        .set_not_serving::<PolicyServiceServer<RulesService>>()
+        .await;
+    stopping.cancel();
+    if let Ok(served) = tokio::time::timeout(STOPPING_PATIENCE, &mut serving).await {
+        return flatten(served);
+    }
+    tracing::warn!("some connections didn't end in time; they are cut");
+    serving.abort();
+    Ok(())
+}
+
+fn flatten(
+    served: Result<Result<(), tonic::transport::Error>, tokio::task::JoinError>,
+) -> Result<(), PolicydError> {
+    match served {
+        Ok(served) => served.map_err(PolicydError::Serve),
+        // A panic: there is nothing to go on with.
+        Err(error) => Err(PolicydError::Runtime(std::io::Error::other(error))),
+    }
+}
+
+fn announce(
+    output: StartOutput,
+    bound: &ListenAddress,
+    revision: &str,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
+    match output {
+        StartOutput::Text => writeln!(out, "listening on {bound}")?,
+        StartOutput::Json => writeln!(
+            out,
+            "{}",
+            serde_json::json!({ "listening": bound.to_string(), "rules_revision": revision })
+        )?,
+    }
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        PolicydArgs::command().debug_assert();
+    }
+}

@@ -1,0 +1,227 @@
+//! The function `decide(exec)` of a rules file.
+
+use std::borrow::Cow;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use starlark::environment::Module;
+use starlark::eval::Evaluator;
+use starlark::typing::Ty;
+use starlark::values::dict::AllocDict;
+use starlark::values::list::AllocList;
+use starlark::values::none::NoneOr;
+use starlark::values::structs::AllocStruct;
+use starlark::values::{Heap, OwnedFrozenValue, Value};
+
+use super::answer::{Answer, Opinion};
+use super::facts::ExecFacts;
+use super::language::{self, GivenAnswer};
+use super::load::bound;
+use super::{CODE_DECIDE_FAILED, DECIDE};
+use crate::model::Enforcement;
+use crate::policyd::text;
+use crate::policyd::throttle::Throttle;
+
+/// Bounds of one call. Steps are function calls and loop iterations, so that the bound falls at the
+/// same place on every machine; the time is for what steps don't see.
+const MAX_STEPS: u64 = 100_000;
+const MAX_HEAP: usize = 128 << 20;
+const MAX_CALLS: usize = 64;
+const MAX_TIME: Duration = Duration::from_secs(1);
+
+/// A session can make `decide()` fail as often as it likes.
+static FAILURES: Throttle = Throttle::new(Duration::from_secs(1));
+
+/// The function, frozen: calls share nothing that one of them could change.
+#[derive(Debug)]
+pub(super) struct Decide {
+    function: OwnedFrozenValue,
+    place: String,
+}
+
+impl Decide {
+    pub(super) fn new(place: String, function: OwnedFrozenValue) -> Result<Self, String> {
+        function
+            .value()
+            .check_callable_with([&Ty::any()], [], None, None, &Ty::any())
+            .map_err(|error| {
+                format!(
+                    "`decide` can't be called as decide(exec): write it as `def decide(exec):` ({})",
+                    error.without_diagnostic()
+                )
+            })?;
+        Ok(Self { function, place })
+    }
+
+    /// What the function says of an exec: `None` if it has no opinion. If it fails, it denies.
+    pub(super) fn opinion(&self, facts: &ExecFacts<'_>, name: Option<&[u8]>) -> Option<Opinion> {
+        // A fault of the interpreter must cost its session a command, not the service a session.
+        let called = std::panic::catch_unwind(AssertUnwindSafe(|| self.call(facts, name)));
+        let given = match called.unwrap_or_else(|_| Err(interpreter_fault())) {
+            Ok(given) => given?,
+            Err(error) => {
+                let what = text::shortened(
+                    &text::shown(error.without_diagnostic().to_string().as_bytes()),
+                    400,
+                );
+                if let Some(held_back) = FAILURES.admit() {
+                    let place = error
+                        .span()
+                        .map(|span| span.resolve_span().begin.line + 1)
+                        .unwrap_or_default();
+                    tracing::error!(
+                        program = text::shown(facts.file),
+                        line = place,
+                        held_back,
+                        "decide() failed, which denies: {what}"
+                    );
+                }
+                return Some(Opinion {
+                    rule: DECIDE.to_owned(),
+                    place: self.place.clone(),
+                    why: "decide() failed".to_owned(),
+                    answer: Answer::Deny,
+                    justification: Some(format!("the policy's decide() failed: {what}")),
+                    reason_code: CODE_DECIDE_FAILED.to_owned(),
+                });
+            }
+        };
+        Some(Opinion {
+            rule: given.name.unwrap_or_else(|| DECIDE.to_owned()),
+            place: self.place.clone(),
+            why: "decide() says so".to_owned(),
+            answer: given.answer,
+            justification: given.justification,
+            reason_code: given.reason_code.unwrap_or_default(),
+        })
+    }
+
+    fn call(
+        &self,
+        facts: &ExecFacts<'_>,
+        name: Option<&[u8]>,
+    ) -> starlark::Result<Option<GivenAnswer>> {
+        Module::with_temp_heap(|module| {
+            let heap = module.heap();
+            let function = heap.access_owned_frozen_value(&self.function);
+            let exec = exec_value(heap, facts, name);
+            let mut evaluator = Evaluator::new(&module);
+            bound(&mut evaluator, MAX_STEPS, MAX_HEAP, MAX_CALLS, MAX_TIME)?;
+            let given = evaluator.eval_function(function, &[exec], &[])?;
+            language::given_answer(given).map_err(Into::into)
+        })
+    }
+}
+
+fn interpreter_fault() -> starlark::Error {
+    starlark::Error::new_other(anyhow::anyhow!("the interpreter failed"))
+}
+
+/// Text for rules, and whether it says exactly what the bytes say.
+struct Decoding {
+    is_exact: bool,
+}
+
+impl Decoding {
+    fn text<'b>(&mut self, bytes: &'b [u8]) -> Cow<'b, str> {
+        let text = String::from_utf8_lossy(bytes);
+        self.is_exact &= matches!(text, Cow::Borrowed(_));
+        text
+    }
+
+    fn list<'v, 'b>(
+        &mut self,
+        heap: Heap<'v>,
+        values: impl IntoIterator<Item = &'b [u8]>,
+    ) -> Value<'v> {
+        let texts: Vec<_> = values
+            .into_iter()
+            .map(|bytes| heap.alloc(&*self.text(bytes)))
+            .collect();
+        heap.alloc(AllocList(texts))
+    }
+}
+
+fn exec_value<'v>(heap: Heap<'v>, facts: &ExecFacts<'_>, name: Option<&[u8]>) -> Value<'v> {
+    let mut decoding = Decoding { is_exact: true };
+    let session = facts.session;
+    let basename = facts.file.rsplit(|byte| *byte == b'/').next();
+    let user_name = if session.user.uid == facts.process.uid {
+        session.user.name.as_str()
+    } else {
+        ""
+    };
+    let labels: Vec<_> = session
+        .labels
+        .iter()
+        .map(|(key, value)| (heap.alloc(key.as_str()), heap.alloc(value.as_str())))
+        .collect();
+    let fields = [
+        ("id", heap.alloc(facts.id.0)),
+        ("program", heap.alloc(&*decoding.text(facts.file))),
+        (
+            "name",
+            match name {
+                Some(name) => heap.alloc(&*decoding.text(name)),
+                None => Value::new_none(),
+            },
+        ),
+        (
+            "basename",
+            heap.alloc(&*decoding.text(basename.unwrap_or_default())),
+        ),
+        ("argv", decoding.list(heap, facts.argv.iter().copied())),
+        (
+            "args",
+            decoding.list(heap, facts.argv.iter().copied().skip(1)),
+        ),
+        ("workdir", heap.alloc(&*decoding.text(facts.workdir))),
+        (
+            "environment_names",
+            decoding.list(heap, facts.environment_names.iter().copied()),
+        ),
+        ("labels", heap.alloc(AllocDict(labels))),
+        (
+            "user",
+            heap.alloc(AllocStruct([
+                ("uid", heap.alloc(facts.process.uid)),
+                ("gid", heap.alloc(facts.process.gid)),
+                ("name", heap.alloc(user_name)),
+            ])),
+        ),
+        ("pid", heap.alloc(facts.process.pid)),
+        ("parent_pid", heap.alloc(facts.process.parent_pid)),
+        (
+            "parent",
+            heap.alloc(
+                facts
+                    .parent
+                    .map_or(NoneOr::None, |parent| NoneOr::Other(parent.0)),
+            ),
+        ),
+        (
+            "session",
+            heap.alloc(AllocStruct([
+                ("id", heap.alloc(session.id.as_str())),
+                ("hostname", heap.alloc(session.hostname.as_str())),
+                ("workdir", heap.alloc(&*decoding.text(&session.workdir))),
+                (
+                    "command",
+                    decoding.list(heap, session.command.iter().map(Vec::as_slice)),
+                ),
+                ("sandbox", heap.alloc(session.sandbox.as_str())),
+                (
+                    "enforcement",
+                    heap.alloc(match session.enforcement {
+                        Enforcement::Full => "full",
+                        Enforcement::Partial => "partial",
+                        Enforcement::None => "none",
+                    }),
+                ),
+            ])),
+        ),
+    ];
+    // Comes last: it is known when all has been decoded.
+    let exact = ("is_exact", Value::new_bool(decoding.is_exact));
+    heap.alloc(AllocStruct(fields.into_iter().chain([exact])))
+}

@@ -1,0 +1,72 @@
+use std::collections::BTreeMap;
+
+use crate::model::{Enforcement, ExecId, ProcessIdentity};
+
+/// What rules may know of one exec. Bytes are as the gate sent them.
+#[derive(Debug, Clone)]
+pub struct ExecFacts<'a> {
+    /// Its id.
+    pub id: ExecId,
+    /// The program, as [`InterceptedExec::file`](crate::model::InterceptedExec::file).
+    pub file: &'a [u8],
+    /// Arguments, beginning with argument zero, which proves nothing about the program.
+    pub argv: Vec<&'a [u8]>,
+    /// Working directory, as the process states it.
+    pub workdir: &'a [u8],
+    /// Names of the environment variables.
+    pub environment_names: Vec<&'a [u8]>,
+    /// The process that asks.
+    pub process: ProcessIdentity,
+    /// The exec that this one descends from, where known.
+    pub parent: Option<ExecId>,
+    /// The session.
+    pub session: &'a SessionFacts,
+}
+
+/// What rules may know of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionFacts {
+    /// Its id: 32 hexadecimal digits.
+    pub id: String,
+    /// Free keys and values, set by its owner.
+    pub labels: BTreeMap<String, String>,
+    /// Name of the gate's host, as the gate states it.
+    pub hostname: String,
+    /// The user that its processes run as.
+    pub user: UserFacts,
+    /// The directory in which its shell started.
+    pub workdir: Vec<u8>,
+    /// The command that it was started for; empty where that isn't known.
+    pub command: Vec<Vec<u8>>,
+    /// Name of the sandbox backend.
+    pub sandbox: String,
+    /// How much of the sandbox is in force.
+    pub enforcement: Enforcement,
+}
+
+/// A user of the gate's host.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UserFacts {
+    /// Numeric user id.
+    pub uid: u32,
+    /// Numeric group id.
+    pub gid: u32,
+    /// Name; empty where the host has none.
+    pub name: String,
+}
+
+impl Default for SessionFacts {
+    fn default() -> Self {
+        Self {
+            id: "0".repeat(32),
+            labels: BTreeMap::new(),
+            hostname: String::new(),
+            user: UserFacts::default(),
+            workdir: Vec::new(),
+            command: Vec::new(),
+            sandbox: String::new(),
+            // What isn't known to be in force isn't.
+            enforcement: Enforcement::None,
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! From a file to rules that are known to be good.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+use starlark::environment::Module;
+use starlark::eval::Evaluator;
+use starlark::syntax::AstModule;
+
+use super::answer::Opinion;
+use super::decide::Decide;
+use super::error::RulesError;
+use super::language::{self, Draft, DraftRule, Place};
+use super::prefix::{PrefixRule, PrefixRules, TrustedPrograms};
+use super::{CODE_NO_MATCH, Rules};
+use crate::policyd::text;
+
+/// Largest rules file, in bytes.
+pub const MAX_FILE_SIZE: u64 = 1 << 20;
+
+/// Bounds of loading. Steps are function calls and loop iterations.
+const MAX_STEPS: u64 = 5_000_000;
+const MAX_HEAP: usize = 256 << 20;
+const MAX_CALLS: usize = 64;
+const MAX_TIME: Duration = Duration::from_secs(10);
+
+/// The interpreter recurses over nested expressions; a file of nothing but brackets must not end the
+/// service. Takes some ten thousand levels; address space, not memory, until it is used.
+const STACK_SIZE: usize = 512 << 20;
+
+impl Rules {
+    /// Loads a rules file: reads it, evaluates it within bounds, and checks its examples.
+    ///
+    /// # Errors
+    /// When the file can't be read, isn't in the language, or one of its examples fails.
+    pub fn load(path: &Path) -> Result<Self, RulesError> {
+        let read_error = |source| RulesError::Read {
+            path: path.to_owned(),
+            source,
+        };
+        // Asked before it is opened: opening a pipe would wait for its writer.
+        if !std::fs::metadata(path).map_err(read_error)?.is_file() {
+            return Err(RulesError::NotAFile {
+                path: path.to_owned(),
+            });
+        }
+        let mut content = Vec::new();
+        std::fs::File::open(path)
+            .and_then(|file| file.take(MAX_FILE_SIZE + 1).read_to_end(&mut content))
+            .map_err(read_error)?;
+        if content.len() as u64 > MAX_FILE_SIZE {
+            return Err(RulesError::TooLarge {
+                path: path.to_owned(),
+                limit: MAX_FILE_SIZE,
+            });
+        }
+        let file = text::shown(path.as_os_str().as_encoded_bytes());
+        let content = String::from_utf8(content).map_err(|error| RulesError::NotText {
+            line: bytes_before(&error).split(|byte| *byte == b'\n').count(),
+            file: file.clone(),
+        })?;
+        Self::parse(&file, content)
+    }
+
+    /// Loads rules from text; `file` names it in messages.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load), apart from reading.
+    pub fn parse(file: &str, content: String) -> Result<Self, RulesError> {
+        let name = file.to_owned();
+        std::thread::Builder::new()
+            .name("rules".to_owned())
+            .stack_size(STACK_SIZE)
+            .spawn(move || evaluate(&name, content))
+            .map_err(|source| RulesError::Thread { source })?
+            .join()
+            .unwrap_or_else(|_| {
+                Err(RulesError::Interpreter {
+                    file: file.to_owned(),
+                })
+            })
+    }
+}
+
+fn bytes_before(error: &std::string::FromUtf8Error) -> &[u8] {
+    &error.as_bytes()[..error.utf8_error().valid_up_to()]
+}
+
+/// Names the content, for people and for the audit trail.
+fn revision(content: &str) -> String {
+    use std::fmt::Write;
+    Sha256::digest(content.as_bytes())
+        .iter()
+        .take(6)
+        .fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+}
+
+fn evaluate(file: &str, content: String) -> Result<Rules, RulesError> {
+    let revision = revision(&content);
+    let invalid = |error: starlark::Error| invalid(file, &error);
+    let decide_line = 1 + content
+        .lines()
+        .position(|line| line.starts_with("def decide"))
+        .unwrap_or_default();
+    let syntax = AstModule::parse(file, content, &language::dialect()).map_err(invalid)?;
+    language::begin();
+    let frozen = Module::with_temp_heap(|module| {
+        {
+            let mut evaluator = Evaluator::new(&module);
+            bound(&mut evaluator, MAX_STEPS, MAX_HEAP, MAX_CALLS, MAX_TIME)?;
+            evaluator.eval_module(syntax, &language::globals())?;
+        }
+        module
+            .freeze()
+            .map_err(|error| starlark::Error::new_other(anyhow::Error::from(error)))
+    })
+    .map_err(invalid)?;
+    let decide = frozen
+        .get_option("decide")
+        .map_err(|error| invalid(error.into()))?
+        .map(|function| {
+            Decide::new(place_name(file, decide_line), function).map_err(|what| {
+                RulesError::Invalid {
+                    file: file.to_owned(),
+                    line: decide_line,
+                    column: 1,
+                    what,
+                }
+            })
+        })
+        .transpose()?;
+    finish(file, revision, language::end(), decide)
+}
+
+/// Bounds an evaluation. A single step isn't divided: what the interpreter does natively in one, such
+/// as repeating a string, is bounded by nothing here.
+pub(super) fn bound(
+    evaluator: &mut Evaluator<'_, '_, '_>,
+    steps: u64,
+    heap: usize,
+    calls: usize,
+    time: Duration,
+) -> anyhow::Result<()> {
+    evaluator.set_max_tick_count(steps)?;
+    evaluator.set_max_heap_size(heap)?;
+    evaluator.set_max_callstack_size(calls)?;
+    let started = Instant::now();
+    evaluator.set_check_cancelled(Box::new(move || started.elapsed() > time));
+    Ok(())
+}
+
+fn invalid(file: &str, error: &starlark::Error) -> RulesError {
+    let begin = error.span().map(|span| span.resolve_span().begin);
+    RulesError::Invalid {
+        file: file.to_owned(),
+        line: begin.map_or(0, |begin| begin.line) + 1,
+        column: begin.map_or(0, |begin| begin.column) + 1,
+        what: text::shortened(&error.without_diagnostic().to_string(), 1_000),
+    }
+}
+
+/// The file's last path component and a line: short enough for a table.
+fn place_name(file: &str, line: usize) -> String {
+    format!("{}:{line}", file.rsplit('/').next().unwrap_or(file))
+}
+
+fn finish(
+    file: &str,
+    revision: String,
+    draft: Draft,
+    decide: Option<Decide>,
+) -> Result<Rules, RulesError> {
+    let programs = TrustedPrograms {
+        declared: draft.host_executables,
+    };
+    let mut rules = Vec::with_capacity(draft.rules.len());
+    for draft in draft.rules {
+        let place = draft.place;
+        let (rule, matching, not_matching) = prefix_rule(file, draft);
+        check_examples(&programs, &rule, &matching, &not_matching).map_err(|what| {
+            let Place { line, column } = place;
+            RulesError::Invalid {
+                file: file.to_owned(),
+                line,
+                column,
+                what,
+            }
+        })?;
+        rules.push(rule);
+    }
+    let fallback = draft.fallback.map(|fallback| {
+        let place = place_name(file, fallback.place.line);
+        Arc::new(Opinion {
+            rule: "fallback".to_owned(),
+            why: "nothing else matches".to_owned(),
+            place,
+            answer: fallback.answer,
+            justification: fallback.justification,
+            reason_code: fallback
+                .reason_code
+                .unwrap_or_else(|| CODE_NO_MATCH.to_owned()),
+        })
+    });
+    Ok(Rules {
+        revision,
+        programs,
+        prefixes: PrefixRules::new(rules),
+        decide,
+        fallback,
+    })
+}
+
+type Examples = Vec<Vec<String>>;
+
+fn prefix_rule(file: &str, draft: DraftRule) -> (PrefixRule, Examples, Examples) {
+    let place = place_name(file, draft.place.line);
+    let mut rule = PrefixRule {
+        programs: draft.programs,
+        arguments: draft.arguments,
+        opinion: Arc::new(Opinion {
+            rule: draft.name.unwrap_or_else(|| place.clone()),
+            place,
+            why: String::new(),
+            answer: draft.answer,
+            justification: draft.justification,
+            reason_code: draft.reason_code.unwrap_or_default(),
+        }),
+    };
+    let why = format!("prefix {}", text::shortened(&rule.to_string(), 200));
+    Arc::make_mut(&mut rule.opinion).why = why;
+    (rule, draft.matching, draft.not_matching)
+}
+
+fn check_examples(
+    programs: &TrustedPrograms,
+    rule: &PrefixRule,
+    matching: &[Vec<String>],
+    not_matching: &[Vec<String>],
+) -> Result<(), String> {
+    let admits = |words: &[String]| {
+        let argv: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
+        let program = argv.first().copied().unwrap_or_default();
+        // An example that is written by name is about the program that the name means.
+        let file = if program.contains(&b'/') {
+            Some(program.to_vec())
+        } else {
+            programs.path_of(program)
+        };
+        file.is_some_and(|file| rule.admits(programs, &file, &argv))
+    };
+    let shown = |words: &[String]| text::command_line(words.iter().map(String::as_bytes), 200);
+    if let Some(example) = matching.iter().find(|example| !admits(example)) {
+        return Err(format!(
+            "the example `{}` stands in match, and the pattern {rule} doesn't match it: correct one of \
+             them",
+            shown(example)
+        ));
+    }
+    if let Some(example) = not_matching.iter().find(|example| admits(example)) {
+        return Err(format!(
+            "the example `{}` stands in not_match, and the pattern {rule} matches it: correct one of \
+             them",
+            shown(example)
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,195 @@
+//! Rules that operators write, and what they say of one exec.
+//!
+//! A rules file is Starlark. It declares prefix rules, which are matched natively, and may define a
+//! function `decide(exec)`, which is evaluated, bounded, on frozen values.
+//!
+//! Invariants:
+//! - The strictest answer wins, whatever the order of the rules; see [`Answer::strictness`].
+//! - A bare program name stands for the program at the trusted places for that name, and at no other:
+//!   argument zero is never looked at, and a path that isn't clean is never trusted.
+//! - Bytes are compared as bytes. `decide()` sees text; where that isn't exactly what the bytes say,
+//!   `exec.is_exact` is false.
+//! - Whatever fails, denies.
+//!
+//! Not here: what a gate sends and gets (`service`), files that change (`reload`).
+
+mod answer;
+mod decide;
+mod error;
+mod facts;
+mod language;
+mod load;
+mod prefix;
+
+use std::sync::Arc;
+
+pub use answer::{Answer, Opinion, Strictness};
+pub use error::RulesError;
+pub use facts::{ExecFacts, SessionFacts, UserFacts};
+pub use load::MAX_FILE_SIZE;
+
+use crate::model::EscalationDecision;
+use crate::policyd::text;
+use decide::Decide;
+use prefix::{PrefixRules, TrustedPrograms};
+
+/// Reason code of a denial because nothing matched.
+pub const CODE_NO_MATCH: &str = "rules.no_match";
+/// Reason code of a denial because `decide()` failed.
+pub const CODE_DECIDE_FAILED: &str = "rules.decide_failed";
+/// Reason code of a denial because a person would have to be asked, and nobody can be.
+pub const CODE_APPROVAL_UNAVAILABLE: &str = "approval.unavailable";
+
+/// Name of the rule that `decide()` is, where it gives none.
+const DECIDE: &str = "decide";
+
+/// A loaded rules file.
+#[derive(Debug)]
+pub struct Rules {
+    revision: String,
+    programs: TrustedPrograms,
+    prefixes: PrefixRules,
+    decide: Option<Decide>,
+    fallback: Option<Arc<Opinion>>,
+}
+
+/// What the rules say of one exec, and why.
+#[must_use]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ruling {
+    /// What is to be done.
+    pub decision: EscalationDecision,
+    /// Why, in words; may be empty unless the exec is denied.
+    pub reason: String,
+    /// A stable name for the reason; may be empty.
+    pub reason_code: String,
+    /// The rule that decided.
+    pub rule: String,
+    /// All that had an opinion, in the order of the file, `decide()` last.
+    pub matched: Vec<Arc<Opinion>>,
+    /// Which of them decided. `None`: none of the file's rules, not even a fallback.
+    pub winner: Option<usize>,
+}
+
+impl Rules {
+    /// Names the content: the first 12 hexadecimal digits of its SHA-256.
+    pub fn revision(&self) -> &str {
+        &self.revision
+    }
+
+    /// How many prefix rules there are.
+    pub fn prefix_rule_count(&self) -> usize {
+        self.prefixes.len()
+    }
+
+    /// Says so if there are rules for a program of this name, and this isn't that program as far as
+    /// its path tells.
+    pub fn overlooked(&self, file: &[u8]) -> Option<String> {
+        let name = file.rsplit(|byte| *byte == b'/').next()?;
+        (self.programs.name_of(file).is_none() && self.prefixes.has_name(name)).then(|| {
+            format!(
+                "rules for the name {} don't apply: {} isn't one of the places where that name is \
+                 trusted; declare it by host_executable(), if no session can write there",
+                text::command_line([name], 200),
+                text::command_line([file], 200)
+            )
+        })
+    }
+
+    /// Decides one exec. Takes microseconds unless the file defines `decide()`, whose run is bounded.
+    pub fn evaluate(&self, facts: &ExecFacts<'_>) -> Ruling {
+        let mut matched = self.prefixes.opinions(&self.programs, facts);
+        if let Some(decide) = &self.decide
+            && let Some(opinion) = decide.opinion(facts, self.programs.name_of(facts.file))
+        {
+            matched.push(Arc::new(opinion));
+        }
+        let is_unmatched = matched.is_empty();
+        if is_unmatched && let Some(fallback) = &self.fallback {
+            matched.push(Arc::clone(fallback));
+        }
+        let winner = strictest(&matched);
+        let Some(opinion) = winner.map(|winner| Arc::clone(&matched[winner])) else {
+            let reason = no_match(facts);
+            return Ruling {
+                decision: EscalationDecision::Deny {
+                    reason: Some(reason.clone()),
+                },
+                reason,
+                reason_code: CODE_NO_MATCH.to_owned(),
+                rule: "no rule".to_owned(),
+                matched,
+                winner: None,
+            };
+        };
+        Ruling {
+            matched,
+            winner,
+            ..ruling(&opinion, || {
+                if is_unmatched {
+                    no_match(facts)
+                } else {
+                    format!("the rule {} forbids it", opinion.rule)
+                }
+            })
+        }
+    }
+}
+
+/// The first of the strictest.
+fn strictest(opinions: &[Arc<Opinion>]) -> Option<usize> {
+    let strictness = |opinion: &Arc<Opinion>| opinion.answer.strictness();
+    let most = opinions.iter().map(strictness).max()?;
+    opinions
+        .iter()
+        .position(|opinion| strictness(opinion) == most)
+}
+
+fn no_match(facts: &ExecFacts<'_>) -> String {
+    format!("no rule matches {}", text::command_line([facts.file], 200))
+}
+
+fn ruling(opinion: &Opinion, reason_of_denial: impl FnOnce() -> String) -> Ruling {
+    let justification = opinion.justification.clone();
+    let (decision, reason, reason_code) = match &opinion.answer {
+        Answer::Deny => {
+            let reason = justification.unwrap_or_else(reason_of_denial);
+            let decision = EscalationDecision::Deny {
+                reason: Some(reason.clone()),
+            };
+            (decision, reason, opinion.reason_code.clone())
+        }
+        Answer::Prompt => {
+            let about = justification.map_or_else(String::new, |words| format!(": {words}"));
+            let reason = format!(
+                "the rule {} asks for a person's approval, which can't be had yet{about}",
+                opinion.rule
+            );
+            let decision = EscalationDecision::Deny {
+                reason: Some(reason.clone()),
+            };
+            (decision, reason, CODE_APPROVAL_UNAVAILABLE.to_owned())
+        }
+        Answer::Run => (
+            EscalationDecision::Run,
+            justification.unwrap_or_default(),
+            opinion.reason_code.clone(),
+        ),
+        Answer::Escalate(execution) => (
+            EscalationDecision::Escalate(execution.clone()),
+            justification.unwrap_or_default(),
+            opinion.reason_code.clone(),
+        ),
+    };
+    Ruling {
+        decision,
+        reason,
+        reason_code,
+        rule: opinion.rule.clone(),
+        matched: Vec::new(),
+        winner: None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,618 @@
+use std::fmt::Write;
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::{EscalationExecution, ExecId, NetworkAccess, ProcessIdentity};
+
+fn rules(content: &str) -> Rules {
+    Rules::parse("/etc/policy/test.rules", content.to_owned())
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn refusal(content: &str) -> String {
+    Rules::parse("test.rules", content.to_owned())
+        .expect_err("the file is wrong")
+        .to_string()
+}
+
+fn ask_bytes(rules: &Rules, file: &[u8], argv: &[&[u8]]) -> Ruling {
+    let session = SessionFacts {
+        labels: [("team".to_owned(), "blue".to_owned())].into(),
+        user: UserFacts {
+            uid: 1000,
+            gid: 1000,
+            name: "ada".to_owned(),
+        },
+        ..SessionFacts::default()
+    };
+    rules.evaluate(&ExecFacts {
+        id: ExecId(7),
+        file,
+        argv: argv.to_vec(),
+        workdir: b"/work",
+        environment_names: vec![b"HOME", b"LD_PRELOAD"],
+        process: ProcessIdentity {
+            pid: 10,
+            parent_pid: 9,
+            uid: 1000,
+            gid: 1000,
+        },
+        parent: Some(ExecId(3)),
+        session: &session,
+    })
+}
+
+fn ask(rules: &Rules, file: &str, arguments: &[&str]) -> Ruling {
+    let argv: Vec<&[u8]> = std::iter::once(file)
+        .chain(arguments.iter().copied())
+        .map(str::as_bytes)
+        .collect();
+    ask_bytes(rules, file.as_bytes(), &argv)
+}
+
+fn is_denied(ruling: &Ruling) -> bool {
+    matches!(ruling.decision, EscalationDecision::Deny { .. })
+}
+
+#[test]
+fn a_prefix_rule_admits_what_begins_with_its_words() {
+    let rules = rules(
+        r#"
+prefix_rule(pattern = ["git", ["status", "log"]], justification = "reads only")
+prefix_rule(pattern = ["git", "push"], decision = "forbidden", justification = "Ask a maintainer.")
+prefix_rule(["make"], "run", name = "builds", reason_code = "build.make")
+"#,
+    );
+    let ruling = ask(&rules, "/usr/bin/git", &["status", "-s"]);
+    assert_eq!(ruling.decision, EscalationDecision::Run);
+    assert_eq!(ruling.rule, "test.rules:2");
+    assert_eq!(ruling.reason, "reads only");
+
+    let ruling = ask(&rules, "/usr/bin/git", &["push"]);
+    assert_eq!(
+        ruling.decision,
+        EscalationDecision::Deny {
+            reason: Some("Ask a maintainer.".to_owned())
+        }
+    );
+    let ruling = ask(&rules, "/usr/bin/make", &[]);
+    assert_eq!(
+        (ruling.rule.as_str(), ruling.reason_code.as_str()),
+        ("builds", "build.make")
+    );
+
+    for arguments in [&["statusx"][..], &[], &["-c", "status"]] {
+        let ruling = ask(&rules, "/usr/bin/git", arguments);
+        assert!(is_denied(&ruling), "{arguments:?}");
+        assert_eq!(ruling.reason_code, CODE_NO_MATCH);
+        assert_eq!(ruling.reason, "no rule matches /usr/bin/git");
+        assert_eq!(ruling.winner, None);
+    }
+}
+
+#[test]
+fn argument_zero_proves_nothing() {
+    let rules = rules(r#"prefix_rule(pattern = ["git", "status"])"#);
+    assert!(is_denied(&ask_bytes(
+        &rules,
+        b"/tmp/evil",
+        &[b"git", b"status"]
+    )));
+    assert!(is_denied(&ask_bytes(
+        &rules,
+        b"/tmp/git",
+        &[b"/usr/bin/git", b"status"]
+    )));
+    assert!(!is_denied(&ask_bytes(
+        &rules,
+        b"/usr/bin/git",
+        &[b"anything", b"status"]
+    )));
+    assert!(is_denied(&ask_bytes(&rules, b"/usr/bin/git", &[])));
+    let bare = self::rules(r#"prefix_rule(pattern = ["git"])"#);
+    assert!(!is_denied(&ask_bytes(&bare, b"/usr/bin/git", &[])));
+}
+
+#[test]
+fn a_pattern_with_a_path_means_that_path_only() {
+    let rules = rules(r#"prefix_rule(pattern = [["/opt/tool/bin/x", "y"], "go"])"#);
+    assert!(!is_denied(&ask(&rules, "/opt/tool/bin/x", &["go"])));
+    assert!(!is_denied(&ask(&rules, "/usr/bin/y", &["go"])));
+    for file in [
+        "/usr/bin/x",
+        "/opt/tool/bin/../bin/x",
+        "/opt/tool/bin//x",
+        "/tmp/y",
+    ] {
+        assert!(is_denied(&ask(&rules, file, &["go"])), "{file}");
+    }
+}
+
+#[test]
+fn declared_executables_replace_the_systems_directories() {
+    let rules = rules(
+        r#"
+prefix_rule(pattern = ["git"], match = ["git status", "/opt/git/bin/git"], not_match = ["/usr/bin/git"])
+host_executable(name = "git", paths = ["/opt/git/bin/git"])
+"#,
+    );
+    assert!(!is_denied(&ask(&rules, "/opt/git/bin/git", &[])));
+    assert!(is_denied(&ask(&rules, "/usr/bin/git", &[])));
+    let none = self::rules(
+        "prefix_rule(pattern = [\"git\"])\nhost_executable(name = \"git\", paths = [])",
+    );
+    assert!(is_denied(&ask(&none, "/usr/bin/git", &[])));
+}
+
+#[test]
+fn arguments_that_are_not_text_are_compared_by_their_bytes() {
+    let rules = rules("prefix_rule(pattern = [\"cat\", \"\u{fffd}\"])");
+    assert!(is_denied(&ask_bytes(
+        &rules,
+        b"/usr/bin/cat",
+        &[b"cat", b"\xff"]
+    )));
+    assert!(!is_denied(&ask_bytes(
+        &rules,
+        b"/usr/bin/cat",
+        &[b"cat", "\u{fffd}".as_bytes()]
+    )));
+    assert_eq!(
+        ask_bytes(&rules, b"/usr/bin/\x1b[2J\xff", &[]).reason,
+        r"no rule matches $'/usr/bin/\x1b[2J\xff'"
+    );
+}
+
+#[test]
+fn what_a_person_would_decide_is_denied_until_one_can() {
+    let rules =
+        rules(r#"prefix_rule(["gh", "pr"], "prompt", justification = "talks to the forge")"#);
+    let ruling = ask(&rules, "/usr/bin/gh", &["pr"]);
+    assert!(is_denied(&ruling));
+    assert_eq!(ruling.reason_code, CODE_APPROVAL_UNAVAILABLE);
+    assert!(
+        ruling.reason.contains("talks to the forge"),
+        "{}",
+        ruling.reason
+    );
+}
+
+#[test]
+fn escalations_say_how() {
+    let rules = rules(
+        r#"
+P = permissions(network = "denied", read = ["/usr"], write = ["/srv/cache"])
+prefix_rule(["a"], "escalate")
+prefix_rule(["b"], "escalate", execution = "turn_default")
+prefix_rule(["c"], "escalate", execution = P)
+def decide(exec):
+    if exec.name == "d":
+        return escalate("because", execution = P, reason_code = "x.y", name = "d rule")
+"#,
+    );
+    let execution = |name: &str| match ask(&rules, &format!("/bin/{name}"), &[]).decision {
+        EscalationDecision::Escalate(execution) => execution,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(execution("a"), EscalationExecution::Unsandboxed);
+    assert_eq!(execution("b"), EscalationExecution::TurnDefault);
+    let EscalationExecution::Permissions(permissions) = execution("c") else {
+        panic!()
+    };
+    assert_eq!(permissions.network, NetworkAccess::Denied);
+    assert_eq!(permissions.readable, [Path::new("/usr")]);
+    assert_eq!(permissions.writable, [Path::new("/srv/cache")]);
+    assert_eq!(
+        execution("d"),
+        EscalationExecution::Permissions(permissions)
+    );
+    let ruling = ask(&rules, "/bin/d", &[]);
+    assert_eq!(
+        (
+            ruling.rule.as_str(),
+            ruling.reason.as_str(),
+            ruling.reason_code.as_str()
+        ),
+        ("d rule", "because", "x.y")
+    );
+}
+
+#[test]
+fn decide_takes_part_in_the_same_order_of_strictness() {
+    let rules = rules(
+        r#"
+prefix_rule(["a"], "escalate")
+prefix_rule(["b"], "forbidden")
+def decide(exec):
+    return "run"
+"#,
+    );
+    assert_eq!(ask(&rules, "/bin/a", &[]).decision, EscalationDecision::Run);
+    assert!(is_denied(&ask(&rules, "/bin/b", &[])));
+    assert_eq!(ask(&rules, "/bin/c", &[]).rule, "decide");
+}
+
+#[test]
+fn decide_sees_the_exec() {
+    let rules = rules(
+        r#"
+def decide(exec):
+    seen = [exec.id, exec.program, exec.name, exec.basename, exec.argv, exec.args, exec.workdir,
+            exec.labels["team"], exec.user.name, exec.user.uid, exec.environment_names, exec.parent,
+            exec.pid, exec.parent_pid, exec.is_exact, exec.session.id, exec.session.enforcement]
+    return deny(repr(seen))
+"#,
+    );
+    let zeros = "0".repeat(32);
+    assert_eq!(
+        ask(&rules, "/usr/bin/git", &["a"]).reason,
+        format!(
+            r#"[7, "/usr/bin/git", "git", "git", ["/usr/bin/git", "a"], ["a"], "/work", "blue", "ada", 1000, ["HOME", "LD_PRELOAD"], 3, 10, 9, True, "{zeros}", "none"]"#
+        )
+    );
+    let ruling = ask_bytes(&rules, b"/tmp/git", &[b"git", b"\xff"]);
+    assert!(
+        ruling.reason.contains(r#""/tmp/git", None, "git""#),
+        "{}",
+        ruling.reason
+    );
+    assert!(ruling.reason.contains("9, False,"), "{}", ruling.reason);
+}
+
+#[test]
+fn a_decide_that_fails_denies() {
+    for (body, says) in [
+        ("fail(\"no\")", "no"),
+        ("return 3", "decide() returned 3 (int)"),
+        ("return \"maybe\"", "\"maybe\" isn't known"),
+        ("return exec.nothing", "nothing"),
+        ("return decide(exec)", ""),
+        ("return [x for x in range(1000000000)]", ""),
+        ("return prefix_rule([\"a\"])", "can't be called by decide()"),
+        ("return escalate(execution = \"what\")", "unsandboxed"),
+    ] {
+        let rules = rules(&format!(
+            "prefix_rule([\"a\"])\ndef decide(exec):\n    {body}\n"
+        ));
+        let ruling = ask(&rules, "/bin/a", &[]);
+        assert!(is_denied(&ruling), "{body}");
+        assert_eq!(ruling.reason_code, CODE_DECIDE_FAILED, "{body}");
+        assert_eq!(ruling.rule, "decide");
+        assert!(ruling.reason.contains(says), "{body}: {}", ruling.reason);
+    }
+}
+
+#[test]
+fn calls_of_decide_share_nothing() {
+    let what =
+        refusal_or_deny("seen = []\ndef decide(exec):\n    seen.append(1)\n    return \"run\"\n");
+    assert!(
+        what.contains("Immutable") || what.contains("immutable"),
+        "{what}"
+    );
+}
+
+fn refusal_or_deny(content: &str) -> String {
+    ask(&rules(content), "/bin/a", &[]).reason
+}
+
+#[test]
+fn the_fallback_decides_what_nothing_matches() {
+    let allowing = rules("fallback(\"run\", \"open house\")\nprefix_rule([\"a\"], \"deny\")");
+    let ruling = ask(&allowing, "/tmp/x", &[]);
+    assert_eq!(ruling.decision, EscalationDecision::Run);
+    assert_eq!(
+        (ruling.rule.as_str(), ruling.reason.as_str()),
+        ("fallback", "open house")
+    );
+    assert!(is_denied(&ask(&allowing, "/bin/a", &[])));
+    let denying = rules("fallback(\"deny\")");
+    let ruling = ask(&denying, "/tmp/x", &[]);
+    assert_eq!(ruling.reason, "no rule matches /tmp/x");
+    assert_eq!(ruling.reason_code, CODE_NO_MATCH);
+}
+
+#[test]
+#[allow(clippy::too_many_lines, reason = "one table")]
+fn wrong_files_are_refused_with_place_and_advice() {
+    for (content, place, says) in [
+        ("prefix_rule(pattern = [\"git\"", "test.rules:1:", ""),
+        (
+            "\nprefix_rule(pattern = [])",
+            "test.rules:2:1: ",
+            "begin it with the program",
+        ),
+        (
+            "\n  # x\nprefix_rule([\"\"])",
+            "test.rules:3:1: ",
+            "name the program",
+        ),
+        (
+            "prefix_rule([\"a\", []])",
+            "test.rules:1:1: ",
+            "at least one word",
+        ),
+        ("prefix_rule([\"a\", 3])", "test.rules:1:1: ", "3 (int)"),
+        (
+            "prefix_rule([\"a\"], \"maybe\")",
+            "test.rules:1:1: ",
+            "\"maybe\"",
+        ),
+        (
+            "prefix_rule([\"a\"], \"run\", execution = \"turn_default\")",
+            "test.rules:1:1: ",
+            "leave it out",
+        ),
+        (
+            "prefix_rule([\"a\"], \"escalate\", execution = \"x\")",
+            "test.rules:1:1: ",
+            "turn_default",
+        ),
+        (
+            "prefix_rule([\"a\"], justification = \" \")",
+            "test.rules:1:1: ",
+            "justification is empty",
+        ),
+        (
+            "prefix_rule([\"a\"], match = [\"'x\"])",
+            "test.rules:1:1: ",
+            "quote",
+        ),
+        (
+            "prefix_rule([\"a\"], match = [\"\"])",
+            "test.rules:1:1: ",
+            "without a program",
+        ),
+        (
+            "\nprefix_rule([\"git\", \"log\"], match = [\"git log\", \"git push\"])",
+            "test.rules:2:1: ",
+            "`git push` stands in match",
+        ),
+        (
+            "prefix_rule([\"git\"], match = [\"/tmp/git\"])",
+            "test.rules:1:1: ",
+            "`/tmp/git` stands in match",
+        ),
+        (
+            "prefix_rule([\"git\"], not_match = [[\"git\", \"a b\"]])",
+            "test.rules:1:1: ",
+            "`git 'a b'` stands in not_match",
+        ),
+        (
+            "prefix_rule([\"a\"], match = [\"git a\\u0000b\"])",
+            "test.rules:1:1: ",
+            "NUL",
+        ),
+        (
+            "host_executable(name = \"a/b\", paths = [])",
+            "test.rules:1:1: ",
+            "bare name",
+        ),
+        (
+            "host_executable(name = \"a\", paths = [\"~/a\"])",
+            "test.rules:1:1: ",
+            "home",
+        ),
+        (
+            "host_executable(name = \"a\", paths = [\"/x/../a\"])",
+            "test.rules:1:1: ",
+            "absolute path",
+        ),
+        (
+            "host_executable(name = \"a\", paths = [\"/x/b\"])",
+            "test.rules:1:1: ",
+            "ends in \"/a\"",
+        ),
+        (
+            "fallback(\"run\")\nfallback(\"deny\")",
+            "test.rules:2:1: ",
+            "line 1",
+        ),
+        (
+            "network_rule(host = \"x\", protocol = \"https\", decision = \"allow\")",
+            "test.rules:1:1: ",
+            "isn't supported",
+        ),
+        (
+            "permissions(network = \"yes\")",
+            "test.rules:1:1: ",
+            "\"allowed\" or \"denied\"",
+        ),
+        (
+            "permissions(network = \"denied\", read = [\"x\"])",
+            "test.rules:1:1: ",
+            "absolute",
+        ),
+        ("load(\"x\", \"y\")", "test.rules:1:", "load"),
+        ("a = 1\ndecide = 3", "test.rules:1:", "decide(exec)"),
+        (
+            "a = 1\ndef decide():\n    return None",
+            "test.rules:2:1: ",
+            "def decide(exec):",
+        ),
+        ("def f(n):\n    return f(n)\nf(1)", "test.rules:", ""),
+        ("x = [i for i in range(1000000000)]", "test.rules:", ""),
+        ("nonsense(1)", "test.rules:1:1: ", "nonsense"),
+    ] {
+        let what = refusal(content);
+        assert!(what.starts_with(place), "{content}: {what}");
+        assert!(what.contains(says), "{content}: {what}");
+    }
+}
+
+#[test]
+fn deep_nesting_does_not_end_the_process() {
+    let deep = 10_000;
+    for content in [
+        format!("x = {}1{}", "(".repeat(deep), ")".repeat(deep)),
+        format!("x = {}1", "-".repeat(deep)),
+        format!("x = 1{}", " + 1".repeat(deep)),
+        format!("x = {}{}", "[".repeat(deep), "]".repeat(deep)),
+    ] {
+        // Whether it is accepted doesn't matter here.
+        let _ = Rules::parse("deep.rules", content);
+    }
+}
+
+#[test]
+fn files_are_bounded_and_must_be_text() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("x.rules");
+    let load = || Rules::load(&path);
+    assert!(matches!(load(), Err(RulesError::Read { .. })));
+    std::fs::write(&path, b"# x\n# \xff\n").expect("a file");
+    assert!(
+        load()
+            .expect_err("not text")
+            .to_string()
+            .ends_with("x.rules:2: the file isn't UTF-8; save it as UTF-8")
+    );
+    std::fs::write(&path, vec![b'#'; 1 << 20]).expect("a file");
+    assert!(load().is_ok());
+    std::fs::write(&path, vec![b'#'; (1 << 20) + 1]).expect("a file");
+    assert!(matches!(load(), Err(RulesError::TooLarge { .. })));
+    assert!(matches!(
+        Rules::load(directory.path()),
+        Err(RulesError::NotAFile { .. })
+    ));
+}
+
+#[test]
+fn the_revision_names_the_content() {
+    let one = rules("prefix_rule([\"a\"])");
+    let same = rules("prefix_rule([\"a\"])");
+    let other = rules("prefix_rule([\"b\"])");
+    assert_eq!(one.revision(), same.revision());
+    assert_ne!(one.revision(), other.revision());
+    // The beginning of what `printf '' | sha256sum` prints.
+    assert_eq!(rules("").revision(), "e3b0c44298fc");
+    assert_eq!(one.prefix_rule_count(), 1);
+}
+
+#[test]
+fn a_file_of_many_rules_is_answered_by_index() {
+    let mut content = String::new();
+    for number in 0..9_000 {
+        writeln!(content, "prefix_rule([\"tool{number}\", \"go\"])").expect("text");
+    }
+    let rules = rules(&content);
+    assert_eq!(
+        ask(&rules, "/usr/bin/tool8999", &["go"]).rule,
+        "test.rules:9000"
+    );
+    let over = "[prefix_rule([\"a\"]) for _ in range(10001)]";
+    assert!(refusal(over).contains("10000 rules"));
+}
+
+/// Answers as files write them, each with its place in the documented order, strictest first.
+const ANSWERS: [&str; 8] = [
+    "\"deny\"",
+    "\"forbidden\"",
+    "\"prompt\"",
+    "\"run\"",
+    "\"escalate\", execution = \"turn_default\"",
+    "\"escalate\", execution = permissions(network = \"denied\")",
+    "\"escalate\", execution = permissions(network = \"allowed\")",
+    "\"escalate\", execution = \"unsandboxed\"",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_strictest_answer_wins_in_any_order(
+        picks in proptest::collection::vec((0..ANSWERS.len(), 0..3_usize), 1..8),
+        decide in proptest::option::of(0..4_usize),
+    ) {
+        let mut content = String::new();
+        for (answer, length) in &picks {
+            let arguments = ", \"x\"".repeat(*length);
+            writeln!(content, "prefix_rule([\"a\"{arguments}], {})", ANSWERS[*answer]).expect("text");
+        }
+        if let Some(decide) = decide {
+            writeln!(content, "def decide(exec):\n    return {}", ANSWERS[decide]).expect("text");
+        }
+        let ruling = ask(&rules(&content), "/bin/a", &["x", "x"]);
+        let strictest = picks.iter().map(|(answer, _)| *answer).chain(decide).min().expect("one");
+        let lone = rules(&format!("prefix_rule([\"a\"], {})", ANSWERS[strictest]));
+        let expected = ask(&lone, "/bin/a", &[]);
+        // Reasons name the rule that decided; what is decided is the same.
+        let kind = |ruling: &Ruling| match &ruling.decision {
+            EscalationDecision::Deny { .. } if ruling.reason_code == CODE_APPROVAL_UNAVAILABLE => "prompt".to_owned(),
+            EscalationDecision::Deny { .. } => "deny".to_owned(),
+            other => format!("{other:?}"),
+        };
+        prop_assert_eq!(kind(&ruling), kind(&expected));
+        prop_assert_eq!(ruling.matched.len(), picks.len() + usize::from(decide.is_some()));
+    }
+
+    #[test]
+    fn no_path_outside_the_trusted_directories_is_called_by_its_name(
+        path in "(/|\\.|\\.\\.|usr|bin|tmp|git|sbin|local|x){0,12}",
+    ) {
+        let rules = rules("prefix_rule([\"git\"])");
+        let trusted = [
+            "/usr/local/bin/git", "/usr/local/sbin/git", "/usr/bin/git", "/usr/sbin/git",
+            "/bin/git", "/sbin/git",
+        ];
+        let ruling = ask(&rules, &path, &[]);
+        prop_assert_eq!(!is_denied(&ruling), trusted.contains(&path.as_str()));
+    }
+}
+
+#[test]
+fn the_example_files_say_what_they_promise() {
+    let load = |name: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("examples/rules")
+            .join(name);
+        Rules::load(&path).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let demo = load("demo.rules.star");
+    for line in [
+        "git status",
+        "make all",
+        "make",
+        "tar -xf x",
+        "gcc -c x.c",
+        "ls -l",
+        "sh -c true",
+    ] {
+        let words: Vec<_> = line.split(' ').collect();
+        let ruling = ask(&demo, &format!("/usr/bin/{}", words[0]), &words[1..]);
+        assert_eq!(ruling.decision, EscalationDecision::Run, "{line}");
+    }
+    assert_eq!(
+        ask(&demo, "/usr/bin/make", &["install"]).decision,
+        EscalationDecision::Escalate(EscalationExecution::Unsandboxed)
+    );
+    assert_eq!(
+        ask(&demo, "/usr/bin/git", &["push"]).reason_code,
+        "network.push"
+    );
+    for file in ["/tmp/make", "/usr/bin/python3", "/tmp/../usr/bin/make"] {
+        assert_eq!(
+            ask(&demo, file, &["install"]).reason_code,
+            CODE_NO_MATCH,
+            "{file}"
+        );
+    }
+
+    let codex = load("codex-style.rules");
+    assert_eq!(
+        ask(&codex, "/opt/git/bin/git", &["log"]).decision,
+        EscalationDecision::Run
+    );
+    assert!(is_denied(&ask(&codex, "/usr/local/bin/git", &["log"])));
+    assert_eq!(
+        ask(&codex, "/usr/bin/git", &["push"]).reason_code,
+        CODE_APPROVAL_UNAVAILABLE
+    );
+    assert!(
+        ask(&codex, "/usr/bin/git", &["push", "-f"])
+            .reason
+            .contains("--force-with-lease")
+    );
+}

@@ -1,0 +1,495 @@
+//! The gRPC service: one task for each call, which is one sandbox session.
+//!
+//! ```text
+//! gate                     session task                 rules    store
+//!  | SessionStarted ---------->|                          |        |
+//!  |<-------- SessionAccepted -|                          |        |
+//!  | ExecRequested ----------->|-- evaluate ------------->|        |
+//!  |<---------------- Verdict -|                          |        |
+//!  |                           |-- record (never waits) ---------->|
+//!  |<----- EventsAcknowledged -|<------------------------ committed|
+//! ```
+//!
+//! Invariants: each `ExecRequested` gets exactly one verdict in the same call, also when it is asked
+//! again; the verdict is sent before the event is recorded; headers are sent before anything is read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::rules::{ExecFacts, Rules, Ruling, SessionFacts, UserFacts};
+use super::store::{Journal, Store};
+use crate::model::{
+    Enforcement, EscalationDecision, EscalationExecution, EscalationPermissions, ExecId,
+    NetworkAccess, ProcessIdentity,
+};
+use crate::pb::v1;
+use crate::pb::v1::policy_service_server::PolicyService;
+use crate::pb::v1::session_request::Event;
+use crate::pb::v1::session_response::Answer;
+
+/// Largest message, both ways, in bytes; what the contract asks for.
+pub(super) const MAX_MESSAGE_SIZE: usize = 16 << 20;
+/// Most calls at once.
+const MAX_CALLS: usize = 4_096;
+/// Answers that may wait for a gate that doesn't read them.
+const QUEUED_ANSWERS: usize = 64;
+/// How long a call may take to say which session it is.
+const OPENING_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a call that ends waits for its events to be stored.
+const STORING_PATIENCE: Duration = Duration::from_secs(5);
+/// Between looks at whether a call that missed events should be made again.
+const RESUMPTION_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The policy service.
+#[derive(Debug)]
+pub(super) struct RulesService {
+    rules: watch::Receiver<Arc<Rules>>,
+    store: Option<Store>,
+    stopping: CancellationToken,
+    calls: Arc<Semaphore>,
+}
+
+impl RulesService {
+    pub(super) fn new(
+        rules: watch::Receiver<Arc<Rules>>,
+        store: Option<Store>,
+        stopping: CancellationToken,
+    ) -> Self {
+        Self {
+            rules,
+            store,
+            stopping,
+            calls: Arc::new(Semaphore::new(MAX_CALLS)),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl PolicyService for RulesService {
+    type SessionStream = ReceiverStream<Result<v1::SessionResponse, Status>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<v1::SessionRequest>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let slot = Arc::clone(&self.calls).try_acquire_owned().map_err(|_| {
+            Status::resource_exhausted(format!("{MAX_CALLS} sessions are connected already"))
+        })?;
+        let (answers, stream) = mpsc::channel(QUEUED_ANSWERS);
+        let call = Call {
+            events: request.into_inner(),
+            answers,
+            rules: self.rules.clone(),
+            store: self.store.clone(),
+            stopping: self.stopping.clone(),
+            _slot: slot,
+        };
+        tokio::spawn(call.run());
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+/// The gate is gone: there is nobody to tell anything.
+struct Gone;
+
+/// Why a call ends.
+enum End {
+    Gone,
+    Status(Status),
+}
+
+impl From<Gone> for End {
+    fn from(Gone: Gone) -> Self {
+        Self::Gone
+    }
+}
+
+impl From<Status> for End {
+    fn from(status: Status) -> Self {
+        Self::Status(status)
+    }
+}
+
+struct Call {
+    events: Streaming<v1::SessionRequest>,
+    answers: mpsc::Sender<Result<v1::SessionResponse, Status>>,
+    rules: watch::Receiver<Arc<Rules>>,
+    store: Option<Store>,
+    stopping: CancellationToken,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl Call {
+    async fn run(mut self) {
+        match self.converse().await {
+            Ok(()) | Err(End::Gone) => {}
+            Err(End::Status(status)) => {
+                tracing::info!(code = ?status.code(), "ending a call: {}", status.message());
+                // Nobody reads it if the gate is gone.
+                let _ = self.answers.send(Err(status)).await;
+            }
+        }
+    }
+
+    async fn converse(&mut self) -> Result<(), End> {
+        let (opening, session) = self.opening().await?;
+        tracing::info!(
+            session = session.id,
+            hostname = session.hostname,
+            resumed = opening.sequence == 0,
+            "session connected"
+        );
+        let mut journal = self
+            .store
+            .as_ref()
+            .map(|store| Journal::begin(store, &session.id, opening));
+        let acknowledgement = match journal {
+            Some(_) => v1::EventAcknowledgement::Stored,
+            None => v1::EventAcknowledgement::None,
+        };
+        let revision = self.rules.borrow().revision().to_owned();
+        self.answer(Answer::SessionAccepted(v1::SessionAccepted {
+            event_acknowledgement: acknowledgement.into(),
+            policy_revision: revision,
+            ..v1::SessionAccepted::default()
+        }))
+        .await?;
+        let ended = self.follow(&session, journal.as_mut()).await;
+        if let Some(journal) = &mut journal
+            && !matches!(ended, Err(End::Gone))
+        {
+            self.finish_storing(journal).await?;
+            if ended.is_ok() && (journal.has_missed() || !journal.is_stored()) {
+                return Err(not_stored().into());
+            }
+        }
+        tracing::info!(session = session.id, "session disconnected");
+        ended
+    }
+
+    /// Reads the event that opens the call.
+    async fn opening(&mut self) -> Result<(v1::SessionRequest, SessionFacts), End> {
+        let first = tokio::select! {
+            first = tokio::time::timeout(OPENING_PATIENCE, self.events.message()) => first,
+            () = self.stopping.cancelled() => return Err(stopping().into()),
+        };
+        let first = first
+            .map_err(|_| {
+                Status::invalid_argument(format!(
+                    "no SessionStarted within {} seconds",
+                    OPENING_PATIENCE.as_secs()
+                ))
+            })?
+            .map_err(|status| unreadable(&status))?
+            .ok_or_else(|| Status::invalid_argument("the call ended without SessionStarted"))?;
+        let Some(Event::SessionStarted(started)) = &first.event else {
+            return Err(Status::invalid_argument(
+                "the first event of a call must be SessionStarted",
+            )
+            .into());
+        };
+        let facts = session_facts(started)?;
+        Ok((first, facts))
+    }
+
+    /// Answers events until the gate half-closes the call.
+    async fn follow(
+        &mut self,
+        session: &SessionFacts,
+        mut journal: Option<&mut Journal>,
+    ) -> Result<(), End> {
+        // Without a store nothing is ever stored: a channel that stays silent stands for it.
+        let silent = watch::Sender::new(0);
+        let mut stored = journal
+            .as_ref()
+            .map_or_else(|| silent.subscribe(), |journal| journal.stored());
+        let mut look = tokio::time::interval(RESUMPTION_INTERVAL);
+        loop {
+            tokio::select! {
+                () = self.stopping.cancelled() => return Err(stopping().into()),
+                Ok(()) = stored.changed() => {
+                    let through = *stored.borrow_and_update();
+                    self.acknowledge(through).await?;
+                }
+                _ = look.tick() => {
+                    if journal.as_ref().is_some_and(|journal| journal.is_to_be_resumed()) {
+                        return Err(not_stored().into());
+                    }
+                }
+                event = self.events.message() => {
+                    let Some(request) = event.map_err(|status| unreadable(&status))? else {
+                        return Ok(());
+                    };
+                    let answer = self.react(session, &request).await?;
+                    if let Some(journal) = &mut journal {
+                        journal.record(request, answer);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does what an event asks for; gives the verdict that was sent.
+    async fn react(
+        &mut self,
+        session: &SessionFacts,
+        request: &v1::SessionRequest,
+    ) -> Result<Option<v1::Verdict>, End> {
+        match &request.event {
+            Some(Event::ExecRequested(exec)) => {
+                let verdict = {
+                    let rules = Arc::clone(&self.rules.borrow());
+                    verdict(&rules, session, exec)
+                };
+                self.answer(Answer::Verdict(verdict.clone())).await?;
+                Ok(Some(verdict))
+            }
+            Some(Event::SessionStarted(_)) => Err(Status::invalid_argument(
+                "SessionStarted may stand only first in a call",
+            )
+            .into()),
+            // Facts for the record. Verdicts are given at once, so there is none to withdraw.
+            Some(
+                Event::ExecWithdrawn(_)
+                | Event::ExecDecided(_)
+                | Event::ExecFinished(_)
+                | Event::SessionEnded(_)
+                | Event::EventsLost(_),
+            )
+            // Newer than this service.
+            | None => Ok(None),
+        }
+    }
+
+    /// Waits until what was taken is stored, and acknowledges it.
+    async fn finish_storing(&mut self, journal: &Journal) -> Result<(), Gone> {
+        let pending = journal.pending();
+        let mut stored = journal.stored();
+        let all = stored.wait_for(|through| *through >= pending);
+        // After a failure the gate keeps what isn't acknowledged.
+        let _ = tokio::time::timeout(STORING_PATIENCE, all).await;
+        let through = *stored.borrow();
+        if through > 0 {
+            self.acknowledge(through).await?;
+        }
+        Ok(())
+    }
+
+    async fn acknowledge(&mut self, through_sequence: u64) -> Result<(), Gone> {
+        self.answer(Answer::EventsAcknowledged(v1::EventsAcknowledged {
+            through_sequence,
+        }))
+        .await
+    }
+
+    async fn answer(&mut self, answer: Answer) -> Result<(), Gone> {
+        let response = v1::SessionResponse {
+            answer: Some(answer),
+        };
+        self.answers.send(Ok(response)).await.map_err(|_| Gone)
+    }
+}
+
+fn stopping() -> Status {
+    Status::unavailable("the policy service is stopping")
+}
+
+fn not_stored() -> Status {
+    Status::unavailable(
+        "events couldn't be stored for a while; connect again and send what wasn't acknowledged",
+    )
+}
+
+/// A stream that can't be read any further. A message that is too large or garbled is the gate's
+/// fault and is said so; otherwise the connection is gone.
+fn unreadable(status: &Status) -> End {
+    use tonic::Code::{Internal, InvalidArgument, OutOfRange, ResourceExhausted, Unimplemented};
+    match status.code() {
+        Internal | InvalidArgument | OutOfRange | ResourceExhausted | Unimplemented => End::Status(
+            Status::invalid_argument(format!("an event can't be read: {}", status.message())),
+        ),
+        _ => End::Gone,
+    }
+}
+
+fn session_facts(started: &v1::SessionStarted) -> Result<SessionFacts, Status> {
+    let id = &started.session_id;
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    if id.len() != 32 || !id.bytes().all(is_digit) {
+        return Err(Status::invalid_argument(
+            "session_id must be 32 lowercase hexadecimal digits",
+        ));
+    }
+    let user = started.user.clone().unwrap_or_default();
+    let sandbox = started.sandbox.clone().unwrap_or_default();
+    Ok(SessionFacts {
+        id: id.clone(),
+        labels: started
+            .labels
+            .iter()
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect(),
+        hostname: started
+            .gate
+            .as_ref()
+            .map(|gate| gate.hostname.clone())
+            .unwrap_or_default(),
+        user: UserFacts {
+            uid: user.user_id,
+            gid: user.group_id,
+            name: user.name,
+        },
+        workdir: started.workdir.to_vec(),
+        command: started.command.iter().map(|word| word.to_vec()).collect(),
+        enforcement: match sandbox.enforcement() {
+            v1::Enforcement::Full => Enforcement::Full,
+            v1::Enforcement::Partial => Enforcement::Partial,
+            v1::Enforcement::None | v1::Enforcement::Unspecified => Enforcement::None,
+        },
+        sandbox: sandbox.backend,
+    })
+}
+
+fn verdict(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> v1::Verdict {
+    let process = exec.process.unwrap_or_default();
+    let ruling = rules.evaluate(&ExecFacts {
+        id: ExecId(exec.exec_id),
+        file: &exec.file,
+        argv: exec.arguments.iter().map(|word| &word[..]).collect(),
+        workdir: &exec.workdir,
+        environment_names: exec
+            .environment_names
+            .iter()
+            .map(|name| &name[..])
+            .collect(),
+        process: ProcessIdentity {
+            pid: process.process_id,
+            parent_pid: process.parent_process_id,
+            uid: process.user_id,
+            gid: process.group_id,
+        },
+        parent: Some(exec.parent_exec_id)
+            .filter(|parent| *parent != 0)
+            .map(ExecId),
+        session,
+    });
+    let Ruling {
+        decision,
+        reason_code,
+        rule,
+        ..
+    } = ruling;
+    v1::Verdict {
+        exec_id: exec.exec_id,
+        decision: Some(decision_message(decision)),
+        reason_code,
+        rule,
+        policy_revision: rules.revision().to_owned(),
+        reuse: None,
+    }
+}
+
+fn decision_message(decision: EscalationDecision) -> v1::verdict::Decision {
+    use v1::verdict::Decision;
+    match decision {
+        EscalationDecision::Run => Decision::Run(v1::Run {}),
+        EscalationDecision::Escalate(execution) => Decision::Escalate(v1::Escalate {
+            execution: Some(execution_message(execution)),
+        }),
+        EscalationDecision::Deny { reason } => Decision::Deny(v1::Deny {
+            reason: reason.unwrap_or_default(),
+        }),
+    }
+}
+
+fn execution_message(execution: EscalationExecution) -> v1::escalate::Execution {
+    use std::os::unix::ffi::OsStringExt;
+    use v1::escalate::Execution;
+    let paths = |paths: Vec<std::path::PathBuf>| {
+        paths
+            .into_iter()
+            .map(|path| path.into_os_string().into_vec().into())
+            .collect()
+    };
+    match execution {
+        EscalationExecution::Unsandboxed => Execution::Unsandboxed(v1::Unsandboxed {}),
+        EscalationExecution::TurnDefault => Execution::TurnDefault(v1::TurnDefault {}),
+        EscalationExecution::Permissions(EscalationPermissions {
+            network,
+            readable,
+            writable,
+        }) => Execution::Permissions(v1::PermissionProfile {
+            network_access: match network {
+                NetworkAccess::Denied => v1::NetworkAccess::Denied,
+                NetworkAccess::Allowed => v1::NetworkAccess::Allowed,
+            }
+            .into(),
+            readable_paths: paths(readable),
+            writable_paths: paths(writable),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_id_is_32_lowercase_hexadecimal_digits() {
+        for (id, is_valid) in [
+            ("0123456789abcdef0123456789abcdef", true),
+            ("0123456789ABCDEF0123456789abcdef", false),
+            ("0123456789abcdef0123456789abcde", false),
+            ("0123456789abcdef0123456789abcdef0", false),
+            ("../3456789abcdef0123456789abcdef", false),
+            ("", false),
+        ] {
+            let started = v1::SessionStarted {
+                session_id: id.to_owned(),
+                ..v1::SessionStarted::default()
+            };
+            assert_eq!(session_facts(&started).is_ok(), is_valid, "{id:?}");
+        }
+    }
+
+    #[test]
+    fn a_verdict_carries_all_that_the_rules_say() {
+        let rules = Rules::parse(
+            "x.rules",
+            "prefix_rule([\"make\"], \"escalate\", execution = permissions(network = \"allowed\", \
+             write = [\"/w\"]), name = \"n\", reason_code = \"c\")"
+                .to_owned(),
+        )
+        .expect("rules");
+        let exec = v1::ExecRequested {
+            exec_id: 12,
+            file: b"/usr/bin/make"[..].into(),
+            ..v1::ExecRequested::default()
+        };
+        let verdict = verdict(&rules, &SessionFacts::default(), &exec);
+        assert_eq!(
+            verdict,
+            v1::Verdict {
+                exec_id: 12,
+                decision: Some(v1::verdict::Decision::Escalate(v1::Escalate {
+                    execution: Some(v1::escalate::Execution::Permissions(
+                        v1::PermissionProfile {
+                            network_access: v1::NetworkAccess::Allowed.into(),
+                            readable_paths: Vec::new(),
+                            writable_paths: vec![b"/w"[..].into()],
+                        }
+                    )),
+                })),
+                reason_code: "c".to_owned(),
+                rule: "n".to_owned(),
+                policy_revision: rules.revision().to_owned(),
+                reuse: None,
+            }
+        );
+    }
+}

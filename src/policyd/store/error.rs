@@ -1,0 +1,89 @@
+use std::path::PathBuf;
+
+use rusqlite::ErrorCode;
+
+/// Why a store can't be opened. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The directory can't be made.
+    #[error("creating the data directory {}: {source}", path.display())]
+    CreateDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file can't be made, or its mode can't be set.
+    #[error("creating the event store {}: {source}; the directory must be writable", path.display())]
+    CreateFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// There is no store to read.
+    #[error(
+        "there is no event store at {}: give the directory that execgate-policyd was started with \
+         (--data DIR)",
+        path.display()
+    )]
+    Missing {
+        /// The file that was looked for.
+        path: PathBuf,
+    },
+    /// The database can't be opened.
+    #[error("opening the event store {}: {source}; {}", path.display(), advice(source))]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
+    /// The database is something else's.
+    #[error(
+        "opening the event store {}: it is a database of another program; give a directory of its own",
+        path.display()
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The database was written by a later version.
+    #[error(
+        "opening the event store {}: its schema is version {found}, and this program knows versions up \
+         to {known}; use a newer execgate-policyd, or another directory",
+        path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// The version of the file.
+        found: i64,
+        /// The newest version that is known.
+        known: i64,
+    },
+    /// The thread that writes couldn't be started.
+    #[error("starting the thread that writes events: {source}")]
+    Thread {
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// What can be done about a failure of the database.
+pub(super) fn advice(error: &rusqlite::Error) -> &'static str {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => "free some space on its file system",
+        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
+            "check that this user may write the file and its directory"
+        }
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            "move the file away, and a new one is begun; `sqlite3 FILE .recover` may save what it holds"
+        }
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            "another process holds it locked; end that first"
+        }
+        Some(ErrorCode::SystemIoFailure) => "check the disk, and the system's log",
+        _ => "check the file with `sqlite3 FILE 'pragma integrity_check'`",
+    }
+}

@@ -1,0 +1,409 @@
+//! The record of what happened: one database, written by one thread.
+//!
+//! ```text
+//! session --try--> bounded queue --> writer thread --commit--> disk
+//!    ^                                     |
+//!    +------------ acknowledgements -------+
+//! ```
+//!
+//! Invariants: recording never waits, so no verdict ever waits for the disk; an event is acknowledged
+//! after the commit that holds it and never before; per session, acknowledgements name an unbroken
+//! history. When the queue is full the event is not taken, and neither is anything after it on that
+//! call: the gate still holds them, and sends them again when the call is made again, which
+//! the service brings about once there is room.
+//!
+//! Not here: what is read from the record (`audit`).
+
+mod error;
+mod schema;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use prost::Message as _;
+use rusqlite::Connection;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+
+pub use error::StoreError;
+pub use schema::open_for_reading;
+
+use crate::pb::v1;
+use crate::pb::v1::session_request::Event;
+use crate::policyd::throttle::Throttle;
+
+/// Most events that wait for the writer.
+const QUEUED_EVENTS: usize = 16_384;
+/// Most bytes of events that wait for the writer or are being written.
+const QUEUED_BYTES: usize = 128 << 20;
+/// What an event takes apart from its encoding.
+const EVENT_OVERHEAD: usize = 512;
+/// Most events, and about the most bytes, of one commit.
+const BATCH_EVENTS: usize = 1_024;
+const BATCH_BYTES: usize = 8 << 20;
+/// Between attempts to write what couldn't be written.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// How long a store that is closed goes on trying.
+const CLOSING_PATIENCE: Duration = Duration::from_secs(3);
+
+static FAILURES: Throttle = Throttle::new(Duration::from_secs(5));
+static REFUSALS: Throttle = Throttle::new(Duration::from_secs(5));
+
+/// An open store. Clones are the same store.
+#[derive(Debug, Clone)]
+pub struct Store {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    queue: mpsc::Sender<Message>,
+    room: Arc<Semaphore>,
+    state: Arc<WriterState>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct WriterState {
+    is_failing: AtomicBool,
+    is_closing: AtomicBool,
+}
+
+enum Message {
+    Record(Box<Record>),
+    Close,
+}
+
+struct Record {
+    session: Arc<str>,
+    request: v1::SessionRequest,
+    answer: Option<v1::Verdict>,
+    received: SystemTime,
+    size: usize,
+    acknowledgement: Option<Acknowledgement>,
+    // Gives its bytes back to the queue when the record is dropped.
+    _room: OwnedSemaphorePermit,
+}
+
+struct Acknowledgement {
+    through: u64,
+    to: watch::Sender<u64>,
+}
+
+impl Store {
+    /// Opens the store in a directory; makes both where they aren't there yet.
+    ///
+    /// # Errors
+    /// When it can't be made, opened or written, or isn't ours.
+    pub fn open(directory: &Path) -> Result<Self, StoreError> {
+        let connection = schema::open_for_writing(directory)?;
+        let (queue, messages) = mpsc::channel(QUEUED_EVENTS);
+        let state = Arc::new(WriterState::default());
+        let writer = Writer {
+            connection,
+            messages,
+            state: Arc::clone(&state),
+        };
+        let writer = std::thread::Builder::new()
+            .name("store".to_owned())
+            .spawn(move || writer.run())
+            .map_err(|source| StoreError::Thread { source })?;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                path: schema::file_in(directory),
+                queue,
+                room: Arc::new(Semaphore::new(QUEUED_BYTES)),
+                state,
+                writer: Mutex::new(Some(writer)),
+            }),
+        })
+    }
+
+    /// The database's file.
+    pub fn path(&self) -> &Path {
+        &self.shared.path
+    }
+
+    /// Whether events are being written, and there is room for more.
+    fn has_room(&self) -> bool {
+        !self.shared.state.is_failing.load(Ordering::Relaxed)
+            && self.shared.queue.capacity() > QUEUED_EVENTS / 2
+            && self.shared.room.available_permits() > QUEUED_BYTES / 2
+    }
+
+    /// Writes what was received and closes. Blocks, for some seconds at most if writing fails.
+    pub fn close(&self) {
+        self.shared.state.is_closing.store(true, Ordering::Relaxed);
+        let started = Instant::now();
+        while let Err(mpsc::error::TrySendError::Full(_)) =
+            self.shared.queue.try_send(Message::Close)
+        {
+            if started.elapsed() > 2 * CLOSING_PATIENCE {
+                tracing::error!("the event store is stuck; leaving it as it is");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let writer = self
+            .shared
+            .writer
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .take();
+        if writer.is_some_and(|writer| writer.join().is_err()) {
+            tracing::error!("the thread that writes events has panicked; some may be missing");
+        }
+    }
+}
+
+/// One call's way into the store: knows where the session's history stands.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    store: Store,
+    session: Arc<str>,
+    /// The sequence that the next event must have for the history to be unbroken.
+    expected: u64,
+    /// A resumed call begins with the questions that are still open, under their old numbers, and
+    /// passes over what was acknowledged between them and after them.
+    may_skip: bool,
+    /// Something of this call wasn't taken, so nothing after it can be acknowledged.
+    has_missed: bool,
+    /// The gate left out a sequence, so nothing after it can be acknowledged.
+    has_gap: bool,
+    /// The last sequence whose acknowledgement is to come.
+    pending: u64,
+    stored: watch::Sender<u64>,
+}
+
+impl Journal {
+    /// Begins the record of one call with the event that opens it.
+    pub(crate) fn begin(store: &Store, session: &str, opening: v1::SessionRequest) -> Self {
+        let resumed_at = match &opening.event {
+            Some(Event::SessionStarted(started)) => started
+                .resumption
+                .as_ref()
+                .map(|resumption| resumption.next_sequence),
+            _ => None,
+        };
+        let mut journal = Self {
+            store: store.clone(),
+            session: session.into(),
+            expected: resumed_at.unwrap_or(1),
+            may_skip: resumed_at.is_some(),
+            has_missed: false,
+            has_gap: false,
+            pending: 0,
+            stored: watch::Sender::new(0),
+        };
+        journal.record(opening, None);
+        journal
+    }
+
+    /// Takes one event, without waiting; `answer` is what was answered to it.
+    pub(crate) fn record(&mut self, request: v1::SessionRequest, answer: Option<v1::Verdict>) {
+        let sequence = request.sequence;
+        let through = self.acknowledgeable(&request);
+        if self.has_missed {
+            return;
+        }
+        let size = request.encoded_len() + EVENT_OVERHEAD;
+        let room = u32::try_from(size).ok().and_then(|size| {
+            Arc::clone(&self.store.shared.room)
+                .try_acquire_many_owned(size)
+                .ok()
+        });
+        let queued = room.is_some_and(|room| {
+            let record = Record {
+                session: Arc::clone(&self.session),
+                request,
+                answer,
+                received: SystemTime::now(),
+                size,
+                acknowledgement: through.map(|through| Acknowledgement {
+                    through,
+                    to: self.stored.clone(),
+                }),
+                _room: room,
+            };
+            self.store
+                .shared
+                .queue
+                .try_send(Message::Record(Box::new(record)))
+                .is_ok()
+        });
+        if queued {
+            self.pending = self.pending.max(through.unwrap_or_default());
+            return;
+        }
+        self.has_missed = true;
+        if let Some(held_back) = REFUSALS.admit() {
+            tracing::error!(
+                session = &*self.session,
+                sequence,
+                held_back,
+                "events can't be stored as fast as they come: verdicts go on, and the gate keeps the \
+                 session's events from here on"
+            );
+        }
+    }
+
+    /// Up to where the history is unbroken once this event is stored; `None` if it adds nothing to it.
+    fn acknowledgeable(&mut self, request: &v1::SessionRequest) -> Option<u64> {
+        let sequence = request.sequence;
+        let (first, last) = match &request.event {
+            Some(Event::EventsLost(lost)) => (
+                lost.first_sequence.min(sequence),
+                lost.last_sequence.max(sequence),
+            ),
+            _ => (sequence, sequence),
+        };
+        if sequence == 0 || last < self.expected {
+            return None;
+        }
+        let is_skipping = self.may_skip;
+        self.may_skip &= matches!(&request.event, Some(Event::ExecRequested(_)));
+        if first > self.expected && !is_skipping && !self.has_gap {
+            self.has_gap = true;
+            tracing::warn!(
+                session = &*self.session,
+                expected = self.expected,
+                sequence,
+                "the gate left out an event; none is acknowledged from here on in this call"
+            );
+        }
+        self.expected = last.saturating_add(1);
+        (!self.has_gap).then_some(last)
+    }
+
+    /// Tells, by its changes, up to where events are stored.
+    pub(crate) fn stored(&self) -> watch::Receiver<u64> {
+        self.stored.subscribe()
+    }
+
+    /// Whether the call should be made again, so that the gate sends what wasn't taken.
+    pub(crate) fn is_to_be_resumed(&self) -> bool {
+        self.has_missed && self.store.has_room()
+    }
+
+    /// Whether something of this call wasn't taken.
+    pub(crate) fn has_missed(&self) -> bool {
+        self.has_missed
+    }
+
+    /// The sequence that all that was taken is stored with.
+    pub(crate) fn pending(&self) -> u64 {
+        self.pending
+    }
+
+    /// Whether all that was taken is stored.
+    pub(crate) fn is_stored(&self) -> bool {
+        *self.stored.borrow() >= self.pending
+    }
+}
+
+struct Writer {
+    connection: Connection,
+    messages: mpsc::Receiver<Message>,
+    state: Arc<WriterState>,
+}
+
+impl Writer {
+    fn run(mut self) {
+        let mut is_open = true;
+        while is_open {
+            let Some(first) = self.messages.blocking_recv() else {
+                break;
+            };
+            let mut batch = Vec::new();
+            let mut bytes = 0;
+            let mut next = Some(first);
+            loop {
+                match next {
+                    Some(Message::Record(record)) => {
+                        bytes += record.size;
+                        batch.push(record);
+                    }
+                    Some(Message::Close) => is_open = false,
+                    None => break,
+                }
+                if batch.len() == BATCH_EVENTS || bytes >= BATCH_BYTES {
+                    break;
+                }
+                next = self.messages.try_recv().ok();
+            }
+            self.store(&batch);
+        }
+        // What was queued behind the request to close.
+        let mut rest = Vec::new();
+        while let Ok(message) = self.messages.try_recv() {
+            if let Message::Record(record) = message {
+                rest.push(record);
+            }
+        }
+        self.store(&rest);
+    }
+
+    /// Writes a batch, however often that takes; gives up only when the store is being closed.
+    fn store(&mut self, batch: &[Box<Record>]) {
+        if batch.is_empty() {
+            return;
+        }
+        let mut closing_since = None;
+        while let Err(error) = self.commit(batch) {
+            self.state.is_failing.store(true, Ordering::Relaxed);
+            if let Some(held_back) = FAILURES.admit() {
+                tracing::error!(
+                    events = batch.len(),
+                    held_back,
+                    "writing events: {error}; {}. Verdicts go on, events aren't acknowledged, and it \
+                     is tried again",
+                    error::advice(&error)
+                );
+            }
+            if self.state.is_closing.load(Ordering::Relaxed) {
+                let since = *closing_since.get_or_insert_with(Instant::now);
+                if since.elapsed() > CLOSING_PATIENCE {
+                    tracing::error!(events = batch.len(), "closing: events were not stored");
+                    return;
+                }
+            }
+            std::thread::sleep(RETRY_INTERVAL);
+        }
+        if self.state.is_failing.swap(false, Ordering::Relaxed) {
+            tracing::info!("events are being stored again");
+        }
+        for record in batch {
+            if let Some(acknowledgement) = &record.acknowledgement {
+                acknowledgement.to.send_if_modified(|through| {
+                    let is_more = acknowledgement.through > *through;
+                    if is_more {
+                        *through = acknowledgement.through;
+                    }
+                    is_more
+                });
+            }
+        }
+    }
+
+    fn commit(&mut self, batch: &[Box<Record>]) -> rusqlite::Result<()> {
+        let transaction = self.connection.transaction()?;
+        for record in batch {
+            schema::write(
+                &transaction,
+                &schema::Row {
+                    session: &record.session,
+                    request: &record.request,
+                    answer: record.answer.as_ref(),
+                    received: record.received,
+                },
+            )?;
+        }
+        transaction.commit()
+    }
+}
+
+#[cfg(test)]
+mod tests;

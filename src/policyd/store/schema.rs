@@ -1,0 +1,628 @@
+//! Tables, and how events become rows.
+
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use prost::Message;
+use rusqlite::{Connection, OpenFlags, Transaction, params};
+
+use super::error::StoreError;
+use crate::pb::v1;
+use crate::pb::v1::session_request::Event;
+use crate::policyd::text;
+
+/// The version of the tables below.
+const SCHEMA_VERSION: i64 = 1;
+/// Marks a database as one of ours: "EXGP".
+const APPLICATION_ID: i64 = 0x4558_4750;
+/// The database, inside the data directory.
+const FILE_NAME: &str = "events.sqlite";
+/// Longest command line that is kept as text, for people; the event has all of it.
+const COMMAND_LINE_LIMIT: usize = 4096;
+
+/// Times are nanoseconds since 1970, by the gate's clock unless the name says `received` or `answered`.
+const SCHEMA: &str = "
+CREATE TABLE sessions (
+    session_id      TEXT PRIMARY KEY,
+    started_ns      INTEGER,
+    received_ns     INTEGER NOT NULL,
+    calls           INTEGER NOT NULL,
+    hostname        TEXT,
+    platform        TEXT,
+    gate_version    TEXT,
+    user_id         INTEGER,
+    group_id        INTEGER,
+    user_name       TEXT,
+    workdir         BLOB,
+    command_line    TEXT,
+    labels          TEXT NOT NULL,
+    sandbox         TEXT,
+    enforcement     TEXT,
+    ended_ns        INTEGER,
+    end_reason      TEXT,
+    end_detail      TEXT,
+    exit_code       INTEGER,
+    signal          INTEGER
+);
+CREATE TABLE lost_ranges (
+    session_id      TEXT NOT NULL,
+    first_sequence  INTEGER NOT NULL,
+    last_sequence   INTEGER NOT NULL,
+    PRIMARY KEY (session_id, first_sequence)
+);
+CREATE TABLE events (
+    session_id      TEXT NOT NULL,
+    sequence        INTEGER NOT NULL,
+    event_ns        INTEGER,
+    received_ns     INTEGER NOT NULL,
+    kind            TEXT NOT NULL,
+    exec_id         INTEGER,
+    payload         BLOB NOT NULL,
+    PRIMARY KEY (session_id, sequence)
+);
+CREATE TABLE execs (
+    session_id      TEXT NOT NULL,
+    exec_id         INTEGER NOT NULL,
+    request_sequence INTEGER,
+    requested_ns    INTEGER,
+    received_ns     INTEGER NOT NULL,
+    program         BLOB,
+    program_name    TEXT,
+    command_line    TEXT,
+    argument_count  INTEGER,
+    workdir         BLOB,
+    process_id      INTEGER,
+    parent_process_id INTEGER,
+    user_id         INTEGER,
+    group_id        INTEGER,
+    parent_exec_id  INTEGER,
+    answers         INTEGER NOT NULL DEFAULT 0,
+    answered_ns     INTEGER,
+    answer          TEXT,
+    answer_reason   TEXT,
+    answer_reason_code TEXT,
+    answer_rule     TEXT,
+    answer_revision TEXT,
+    decided_ns      INTEGER,
+    action          TEXT,
+    code            TEXT,
+    reason          TEXT,
+    reason_code     TEXT,
+    rule            TEXT,
+    policy_revision TEXT,
+    waited_ns       INTEGER,
+    withdrawn       TEXT,
+    finished_ns     INTEGER,
+    exit_code       INTEGER,
+    signal          INTEGER,
+    start_error     TEXT,
+    replaced_by_exec_id INTEGER,
+    elapsed_ns      INTEGER,
+    user_time_ns    INTEGER,
+    system_time_ns  INTEGER,
+    peak_memory_bytes INTEGER,
+    PRIMARY KEY (session_id, exec_id)
+);
+CREATE VIEW losses AS
+    SELECT session_id, CAST(total(last_sequence - first_sequence + 1 - (
+        SELECT count(*) FROM events
+        WHERE events.session_id = lost_ranges.session_id AND kind <> 'events-lost'
+            AND sequence BETWEEN first_sequence AND last_sequence
+    )) AS INTEGER) AS lost_events
+    FROM lost_ranges GROUP BY session_id;
+CREATE INDEX execs_by_time ON execs (received_ns);
+CREATE INDEX execs_by_program ON execs (program_name, received_ns);
+";
+
+pub(super) fn file_in(directory: &Path) -> PathBuf {
+    directory.join(FILE_NAME)
+}
+
+/// Opens the store for its one writer; makes directory and file where there are none.
+pub(super) fn open_for_writing(directory: &Path) -> Result<Connection, StoreError> {
+    let path = file_in(directory);
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .map_err(|source| StoreError::CreateDirectory {
+            path: directory.to_owned(),
+            source,
+        })?;
+    // SQLite gives its other files the mode of this one, so it is made before SQLite sees it.
+    std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .and_then(|file| file.set_permissions(std::fs::Permissions::from_mode(0o600)))
+        .map_err(|source| StoreError::CreateFile {
+            path: path.clone(),
+            source,
+        })?;
+    let open_error = |source| StoreError::Open {
+        path: path.clone(),
+        source,
+    };
+    let mut connection = Connection::open_with_flags(
+        &path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )
+    .map_err(open_error)?;
+    connection
+        .busy_timeout(Duration::from_secs(5))
+        .map_err(open_error)?;
+    let version = check(&connection, &path)?;
+    let prepare = |connection: &mut Connection| {
+        connection.pragma_update(None, "journal_mode", "WAL")?;
+        // With WAL, FULL is what makes a commit survive a power failure; an acknowledged event must.
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        connection.pragma_update(None, "journal_size_limit", 64 << 20)?;
+        let transaction =
+            connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        if version == 0 {
+            transaction.execute_batch(SCHEMA)?;
+        }
+        // Written each time: a store that can't be written shows now, not at the first event.
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+        transaction.commit()
+    };
+    prepare(&mut connection).map_err(open_error)?;
+    Ok(connection)
+}
+
+/// Opens the store for reading, also while it is written.
+///
+/// # Errors
+/// When there is none, or it can't be read.
+pub fn open_for_reading(directory: &Path) -> Result<Connection, StoreError> {
+    let path = file_in(directory);
+    if !path.is_file() {
+        return Err(StoreError::Missing { path });
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let open_error = |source| StoreError::Open {
+        path: path.clone(),
+        source,
+    };
+    let connection = Connection::open_with_flags(&path, flags).map_err(open_error)?;
+    connection
+        .busy_timeout(Duration::from_secs(5))
+        .map_err(open_error)?;
+    if check(&connection, &path)? == 0 {
+        return Err(StoreError::Missing { path });
+    }
+    Ok(connection)
+}
+
+/// The schema version, if it is one to be used; 0 for an empty database.
+fn check(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
+    let open_error = |source| StoreError::Open {
+        path: path.to_owned(),
+        source,
+    };
+    let number = |name: &str| {
+        connection
+            .pragma_query_value(None, name, |row| row.get::<_, i64>(0))
+            .map_err(open_error)
+    };
+    let (application, version) = (number("application_id")?, number("user_version")?);
+    let tables: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))
+        .map_err(open_error)?;
+    if application != APPLICATION_ID && (application != 0 || version != 0 || tables != 0) {
+        return Err(StoreError::Foreign {
+            path: path.to_owned(),
+        });
+    }
+    if version > SCHEMA_VERSION {
+        return Err(StoreError::Newer {
+            path: path.to_owned(),
+            found: version,
+            known: SCHEMA_VERSION,
+        });
+    }
+    Ok(version)
+}
+
+/// An event on its way into the tables.
+pub(super) struct Row<'a> {
+    pub(super) session: &'a str,
+    pub(super) request: &'a v1::SessionRequest,
+    pub(super) answer: Option<&'a v1::Verdict>,
+    pub(super) received: SystemTime,
+}
+
+/// Numbers of the contract have 64 bits without a sign; the database's have one. The bits are kept.
+fn number(value: u64) -> i64 {
+    value.cast_signed()
+}
+
+fn system_nanoseconds(time: SystemTime) -> i64 {
+    time.duration_since(SystemTime::UNIX_EPOCH)
+        .ok()
+        .and_then(|elapsed| i64::try_from(elapsed.as_nanos()).ok())
+        .unwrap_or_default()
+}
+
+fn time_nanoseconds(time: Option<prost_types::Timestamp>) -> Option<i64> {
+    let time = time?;
+    time.seconds
+        .checked_mul(1_000_000_000)?
+        .checked_add(time.nanos.into())
+}
+
+fn nanoseconds(duration: Option<prost_types::Duration>) -> Option<i64> {
+    let duration = duration?;
+    duration
+        .seconds
+        .checked_mul(1_000_000_000)?
+        .checked_add(duration.nanos.into())
+}
+
+/// A value of an enum as the tables name it: `DECISION_CODE_TIMED_OUT` is `timed-out`.
+fn enum_name(name: &str, prefix: &str) -> String {
+    name.strip_prefix(prefix)
+        .unwrap_or(name)
+        .to_ascii_lowercase()
+        .replace('_', "-")
+}
+
+fn kind(event: Option<&Event>) -> (&'static str, Option<u64>) {
+    match event {
+        Some(Event::SessionStarted(_)) => ("session-started", None),
+        Some(Event::ExecRequested(exec)) => ("exec-requested", Some(exec.exec_id)),
+        Some(Event::ExecWithdrawn(exec)) => ("exec-withdrawn", Some(exec.exec_id)),
+        Some(Event::ExecDecided(exec)) => ("exec-decided", Some(exec.exec_id)),
+        Some(Event::ExecFinished(exec)) => ("exec-finished", Some(exec.exec_id)),
+        Some(Event::SessionEnded(_)) => ("session-ended", None),
+        Some(Event::EventsLost(_)) => ("events-lost", None),
+        None => ("unknown", None),
+    }
+}
+
+/// Writes one event. A repeat, known by its session and sequence, changes nothing but the answer.
+pub(super) fn write(transaction: &Transaction<'_>, row: &Row<'_>) -> rusqlite::Result<()> {
+    let request = row.request;
+    let received = system_nanoseconds(row.received);
+    let time = time_nanoseconds(request.event_time);
+    let (kind, exec_id) = kind(request.event.as_ref());
+    // Sequence 0 isn't a position in the session's history.
+    let is_repeat = request.sequence != 0
+        && transaction
+            .prepare_cached(
+                "INSERT OR IGNORE INTO events
+                     (session_id, sequence, event_ns, received_ns, kind, exec_id, payload)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            )?
+            .execute(params![
+                row.session,
+                number(request.sequence),
+                time,
+                received,
+                kind,
+                exec_id.map(number),
+                request.encode_to_vec(),
+            ])?
+            == 0;
+    if !is_repeat {
+        match &request.event {
+            Some(Event::SessionStarted(started)) => {
+                session_started(transaction, row, started, received)?;
+            }
+            Some(Event::ExecRequested(exec)) => {
+                exec_requested(transaction, row, exec, time, received)?;
+            }
+            Some(Event::ExecWithdrawn(exec)) => {
+                exec_withdrawn(transaction, row, exec, received)?;
+            }
+            Some(Event::ExecDecided(exec)) => {
+                exec_decided(transaction, row, exec, time, received)?;
+            }
+            Some(Event::ExecFinished(exec)) => {
+                exec_finished(transaction, row, exec, time, received)?;
+            }
+            Some(Event::SessionEnded(ended)) => session_ended(transaction, row, ended, time)?,
+            // Below: it has the sequence of an event that may have been stored by itself.
+            Some(Event::EventsLost(_)) | None => {}
+        }
+    }
+    if let Some(Event::EventsLost(lost)) = &request.event {
+        events_lost(transaction, row.session, lost)?;
+    }
+    if let Some(answer) = row.answer {
+        answered(transaction, row.session, answer, received)?;
+    }
+    Ok(())
+}
+
+fn session_started(
+    transaction: &Transaction<'_>,
+    row: &Row<'_>,
+    started: &v1::SessionStarted,
+    received: i64,
+) -> rusqlite::Result<()> {
+    let gate = started.gate.clone().unwrap_or_default();
+    let sandbox = started.sandbox.clone().unwrap_or_default();
+    let labels: std::collections::BTreeMap<_, _> = started.labels.iter().collect();
+    let calls = started
+        .resumption
+        .as_ref()
+        .map_or(1, |resumption| resumption.attempt);
+    transaction
+        .prepare_cached(
+            "INSERT INTO sessions
+                 (session_id, started_ns, received_ns, calls, hostname, platform, gate_version,
+                  user_id, group_id, user_name, workdir, command_line, labels, sandbox, enforcement)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
+             ON CONFLICT (session_id) DO UPDATE SET calls = max(calls, excluded.calls)",
+        )?
+        .execute(params![
+            row.session,
+            time_nanoseconds(started.start_time)
+                .or_else(|| time_nanoseconds(row.request.event_time)),
+            received,
+            calls,
+            gate.hostname,
+            gate.platform,
+            gate.version,
+            started.user.as_ref().map(|user| user.user_id),
+            started.user.as_ref().map(|user| user.group_id),
+            started.user.as_ref().map(|user| user.name.clone()),
+            &started.workdir[..],
+            text::command_line(
+                started.command.iter().map(|word| &word[..]),
+                COMMAND_LINE_LIMIT
+            ),
+            serde_json::to_string(&labels).unwrap_or_else(|_| "{}".to_owned()),
+            sandbox.backend,
+            enum_name(sandbox.enforcement().as_str_name(), "ENFORCEMENT_"),
+        ])?;
+    Ok(())
+}
+
+fn session_ended(
+    transaction: &Transaction<'_>,
+    row: &Row<'_>,
+    ended: &v1::SessionEnded,
+    time: Option<i64>,
+) -> rusqlite::Result<()> {
+    use v1::session_ended::Status;
+    let (exit_code, signal) = match ended.status {
+        Some(Status::ExitCode(code)) => (Some(code), None),
+        Some(Status::Signal(signal)) => (None, Some(signal)),
+        None => (None, None),
+    };
+    transaction
+        .prepare_cached(
+            "UPDATE sessions SET ended_ns = ?2, end_reason = ?3, end_detail = ?4, exit_code = ?5,
+                 signal = ?6
+             WHERE session_id = ?1",
+        )?
+        .execute(params![
+            row.session,
+            time,
+            enum_name(ended.reason().as_str_name(), "SESSION_END_REASON_"),
+            ended.detail,
+            exit_code,
+            signal,
+        ])?;
+    Ok(())
+}
+
+/// Ranges of losses may repeat and overlap: kept as their union.
+fn events_lost(
+    transaction: &Transaction<'_>,
+    session: &str,
+    loss: &v1::EventsLost,
+) -> rusqlite::Result<()> {
+    const OVERLAPPING: &str = "session_id = ?1 AND first_sequence <= ?3 AND last_sequence >= ?2";
+    let bounded = |sequence: u64| i64::try_from(sequence).unwrap_or(i64::MAX);
+    let (first, last) = (bounded(loss.first_sequence), bounded(loss.last_sequence));
+    if first > last {
+        return Ok(());
+    }
+    let (first, last): (i64, i64) = transaction
+        .prepare_cached(&format!(
+            "SELECT min(?2, coalesce(min(first_sequence), ?2)),
+                    max(?3, coalesce(max(last_sequence), ?3))
+             FROM lost_ranges WHERE {OVERLAPPING}"
+        ))?
+        .query_row(params![session, first, last], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?;
+    transaction
+        .prepare_cached(&format!("DELETE FROM lost_ranges WHERE {OVERLAPPING}"))?
+        .execute(params![session, first, last])?;
+    transaction
+        .prepare_cached("INSERT INTO lost_ranges VALUES (?1, ?2, ?3)")?
+        .execute(params![session, first, last])?;
+    Ok(())
+}
+
+fn exec_requested(
+    transaction: &Transaction<'_>,
+    row: &Row<'_>,
+    exec: &v1::ExecRequested,
+    time: Option<i64>,
+    received: i64,
+) -> rusqlite::Result<()> {
+    let process = exec.process.unwrap_or_default();
+    let name = exec.file.rsplit(|byte| *byte == b'/').next();
+    // The program is what the command line is shown to begin with: argument zero may say anything.
+    let words = std::iter::once(&exec.file)
+        .chain(exec.arguments.iter().skip(1))
+        .map(|word| &word[..]);
+    transaction
+        .prepare_cached(
+            "INSERT INTO execs
+                 (session_id, exec_id, request_sequence, requested_ns, received_ns, program,
+                  program_name, command_line, argument_count, workdir, process_id,
+                  parent_process_id, user_id, group_id, parent_exec_id)
+             VALUES (?1, ?2, nullif(?3, 0), ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
+             ON CONFLICT (session_id, exec_id) DO UPDATE SET
+                 request_sequence = coalesce(request_sequence, excluded.request_sequence),
+                 requested_ns = coalesce(requested_ns, excluded.requested_ns),
+                 program = excluded.program, program_name = excluded.program_name,
+                 command_line = excluded.command_line, argument_count = excluded.argument_count,
+                 workdir = excluded.workdir, process_id = excluded.process_id,
+                 parent_process_id = excluded.parent_process_id, user_id = excluded.user_id,
+                 group_id = excluded.group_id, parent_exec_id = excluded.parent_exec_id",
+        )?
+        .execute(params![
+            row.session,
+            number(exec.exec_id),
+            number(row.request.sequence),
+            time,
+            received,
+            &exec.file[..],
+            String::from_utf8_lossy(name.unwrap_or_default()),
+            text::command_line(words, COMMAND_LINE_LIMIT),
+            number(exec.arguments.len() as u64),
+            &exec.workdir[..],
+            process.process_id,
+            process.parent_process_id,
+            process.user_id,
+            process.group_id,
+            Some(exec.parent_exec_id)
+                .filter(|parent| *parent != 0)
+                .map(number),
+        ])?;
+    Ok(())
+}
+
+fn exec_withdrawn(
+    transaction: &Transaction<'_>,
+    row: &Row<'_>,
+    exec: &v1::ExecWithdrawn,
+    received: i64,
+) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached(
+            "INSERT INTO execs (session_id, exec_id, received_ns, withdrawn) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT (session_id, exec_id) DO UPDATE SET withdrawn = excluded.withdrawn",
+        )?
+        .execute(params![
+            row.session,
+            number(exec.exec_id),
+            received,
+            enum_name(exec.reason().as_str_name(), "WITHDRAWAL_REASON_"),
+        ])?;
+    Ok(())
+}
+
+fn exec_decided(
+    transaction: &Transaction<'_>,
+    row: &Row<'_>,
+    exec: &v1::ExecDecided,
+    time: Option<i64>,
+    received: i64,
+) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached(
+            "INSERT INTO execs
+                 (session_id, exec_id, received_ns, decided_ns, action, code, reason, reason_code,
+                  rule, policy_revision, waited_ns)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+             ON CONFLICT (session_id, exec_id) DO UPDATE SET
+                 decided_ns = excluded.decided_ns, action = excluded.action,
+                 code = excluded.code, reason = excluded.reason,
+                 reason_code = excluded.reason_code, rule = excluded.rule,
+                 policy_revision = excluded.policy_revision, waited_ns = excluded.waited_ns",
+        )?
+        .execute(params![
+            row.session,
+            number(exec.exec_id),
+            received,
+            time,
+            enum_name(exec.action().as_str_name(), "ACTION_"),
+            enum_name(exec.code().as_str_name(), "DECISION_CODE_"),
+            exec.reason,
+            exec.reason_code,
+            exec.rule,
+            exec.policy_revision,
+            nanoseconds(exec.waited),
+        ])?;
+    Ok(())
+}
+
+fn exec_finished(
+    transaction: &Transaction<'_>,
+    row: &Row<'_>,
+    exec: &v1::ExecFinished,
+    time: Option<i64>,
+    received: i64,
+) -> rusqlite::Result<()> {
+    use v1::exec_finished::Status;
+    let (exit_code, signal, start_error) = match &exec.status {
+        Some(Status::ExitCode(code)) => (Some(*code), None, None),
+        Some(Status::Signal(signal)) => (None, Some(*signal), None),
+        Some(Status::StartError(error)) => (None, None, Some(error.as_str())),
+        None => (None, None, None),
+    };
+    let known = |value: u64| Some(value).filter(|value| *value != 0).map(number);
+    transaction
+        .prepare_cached(
+            "INSERT INTO execs
+                 (session_id, exec_id, received_ns, finished_ns, exit_code, signal, start_error,
+                  replaced_by_exec_id, elapsed_ns, user_time_ns, system_time_ns, peak_memory_bytes)
+             VALUES (?1, ?2, ?3, coalesce(?4, ?3), ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+             ON CONFLICT (session_id, exec_id) DO UPDATE SET
+                 finished_ns = excluded.finished_ns, exit_code = excluded.exit_code,
+                 signal = excluded.signal, start_error = excluded.start_error,
+                 replaced_by_exec_id = excluded.replaced_by_exec_id,
+                 elapsed_ns = excluded.elapsed_ns, user_time_ns = excluded.user_time_ns,
+                 system_time_ns = excluded.system_time_ns,
+                 peak_memory_bytes = excluded.peak_memory_bytes",
+        )?
+        .execute(params![
+            row.session,
+            number(exec.exec_id),
+            received,
+            time,
+            exit_code,
+            signal,
+            start_error,
+            known(exec.replaced_by_exec_id),
+            nanoseconds(exec.elapsed),
+            nanoseconds(exec.user_time),
+            nanoseconds(exec.system_time),
+            known(exec.peak_memory_bytes),
+        ])?;
+    Ok(())
+}
+
+fn answered(
+    transaction: &Transaction<'_>,
+    session: &str,
+    answer: &v1::Verdict,
+    received: i64,
+) -> rusqlite::Result<()> {
+    use v1::verdict::Decision;
+    let (name, reason) = match &answer.decision {
+        Some(Decision::Run(_)) => ("run", None),
+        Some(Decision::Escalate(_)) => ("escalate", None),
+        Some(Decision::Deny(deny)) => ("deny", Some(deny.reason.as_str())),
+        None => ("none", None),
+    };
+    transaction
+        .prepare_cached(
+            "UPDATE execs SET answers = answers + 1, answered_ns = ?3, answer = ?4,
+                 answer_reason = ?5, answer_reason_code = ?6, answer_rule = ?7, answer_revision = ?8
+             WHERE session_id = ?1 AND exec_id = ?2",
+        )?
+        .execute(params![
+            session,
+            number(answer.exec_id),
+            received,
+            name,
+            reason,
+            answer.reason_code,
+            answer.rule,
+            answer.policy_revision,
+        ])?;
+    Ok(())
+}

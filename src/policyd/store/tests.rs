@@ -1,0 +1,262 @@
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+const SESSION: &str = "0123456789abcdef0123456789abcdef";
+
+fn event(sequence: u64, event: Event) -> v1::SessionRequest {
+    v1::SessionRequest {
+        sequence,
+        event_time: Some(SystemTime::now().into()),
+        event: Some(event),
+    }
+}
+
+fn started(sequence: u64, resumption: Option<v1::Resumption>) -> v1::SessionRequest {
+    event(
+        sequence,
+        Event::SessionStarted(v1::SessionStarted {
+            session_id: SESSION.to_owned(),
+            resumption,
+            ..v1::SessionStarted::default()
+        }),
+    )
+}
+
+fn requested(sequence: u64, exec_id: u64) -> v1::SessionRequest {
+    event(
+        sequence,
+        Event::ExecRequested(v1::ExecRequested {
+            exec_id,
+            file: b"/usr/bin/\xff\x1b"[..].into(),
+            arguments: vec![b"x"[..].into(), b"\xfe"[..].into()],
+            ..v1::ExecRequested::default()
+        }),
+    )
+}
+
+fn lost(sequence: u64, first: u64, last: u64) -> v1::SessionRequest {
+    event(
+        sequence,
+        Event::EventsLost(v1::EventsLost {
+            first_sequence: first,
+            last_sequence: last,
+            count: last - first + 1,
+        }),
+    )
+}
+
+fn count(directory: &Path, what: &str) -> i64 {
+    open_for_reading(directory)
+        .expect("a store")
+        .query_row(what, [], |row| row.get(0))
+        .expect("a number")
+}
+
+#[test]
+fn events_are_stored_once_and_acknowledged_in_order() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path()).expect("a store");
+    let mut journal = Journal::begin(&store, SESSION, started(1, None));
+    for sequence in 2..50 {
+        journal.record(requested(sequence, sequence), None);
+    }
+    journal.record(requested(7, 7), None);
+    let stored = journal.stored();
+    store.close();
+    assert_eq!(*stored.borrow(), 49);
+    assert!(journal.is_stored());
+    assert_eq!(count(directory.path(), "SELECT count(*) FROM events"), 49);
+    assert_eq!(count(directory.path(), "SELECT count(*) FROM execs"), 48);
+    assert_eq!(count(directory.path(), "SELECT count(*) FROM sessions"), 1);
+}
+
+#[test]
+fn a_gap_is_never_acknowledged_unless_it_is_declared() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path()).expect("a store");
+    let mut declared = Journal::begin(&store, SESSION, started(1, None));
+    declared.record(lost(5, 2, 5), None);
+    // Sent again: it is the same loss.
+    declared.record(lost(5, 2, 5), None);
+    declared.record(requested(6, 1), None);
+    let mut broken = Journal::begin(&store, "another", started(1, None));
+    broken.record(requested(3, 2), None);
+    broken.record(requested(4, 3), None);
+    store.close();
+    assert_eq!(*declared.stored().borrow(), 6);
+    assert_eq!(*broken.stored().borrow(), 1);
+    assert_eq!(count(directory.path(), "SELECT lost_events FROM losses"), 4);
+}
+
+#[test]
+fn losses_are_counted_once_however_they_are_told() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path()).expect("a store");
+    let mut journal = Journal::begin(&store, SESSION, started(1, None));
+    journal.record(requested(2, 1), None);
+    journal.record(lost(4, 3, 4), None);
+    journal.record(lost(7, 6, 7), None);
+    // One that takes up the others, and an event that was stored.
+    journal.record(lost(8, 2, 8), None);
+    journal.record(lost(20, 20, 20), None);
+    store.close();
+    let sum = "SELECT lost_events FROM losses";
+    assert_eq!(count(directory.path(), sum), 6 + 1);
+    let ranges = "SELECT count(*) FROM lost_ranges";
+    assert_eq!(count(directory.path(), ranges), 2);
+}
+
+#[test]
+fn a_resumed_call_asks_what_is_open_and_goes_on_with_what_is_not_acknowledged() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path()).expect("a store");
+    let resumption = v1::Resumption {
+        attempt: 3,
+        next_sequence: 12,
+    };
+    let mut journal = Journal::begin(&store, SESSION, started(0, Some(resumption)));
+    // Asked again under their old numbers.
+    journal.record(requested(12, 5), None);
+    journal.record(requested(15, 7), None);
+    // Here the events begin that weren't acknowledged.
+    journal.record(lost(40, 40, 40), None);
+    journal.record(requested(41, 30), None);
+    // And here something is missing.
+    journal.record(requested(43, 31), None);
+    store.close();
+    assert_eq!(*journal.stored().borrow(), 41);
+    assert_eq!(count(directory.path(), "SELECT calls FROM sessions"), 3);
+    assert_eq!(count(directory.path(), "SELECT count(*) FROM events"), 5);
+}
+
+#[test]
+fn a_full_queue_takes_nothing_more_of_that_call() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path()).expect("a store");
+    let mut journal = Journal::begin(&store, SESSION, started(1, None));
+    let all = Arc::clone(&store.shared.room)
+        .try_acquire_many_owned(u32::try_from(store.shared.room.available_permits()).expect("fits"))
+        .expect("the room");
+    journal.record(requested(2, 1), None);
+    assert!(journal.has_missed());
+    assert!(!journal.is_to_be_resumed());
+    drop(all);
+    // There is room again, and what was missed is still missing.
+    journal.record(requested(3, 2), None);
+    assert!(journal.is_to_be_resumed());
+    store.close();
+    assert_eq!(*journal.stored().borrow(), 1);
+    assert_eq!(count(directory.path(), "SELECT count(*) FROM events"), 1);
+}
+
+#[test]
+fn answers_are_recorded_with_their_execs() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path()).expect("a store");
+    let mut journal = Journal::begin(&store, SESSION, started(1, None));
+    let answer = v1::Verdict {
+        exec_id: 9,
+        decision: Some(v1::verdict::Decision::Deny(v1::Deny {
+            reason: "no".to_owned(),
+        })),
+        rule: "r".to_owned(),
+        ..v1::Verdict::default()
+    };
+    journal.record(requested(2, 9), Some(answer.clone()));
+    journal.record(requested(2, 9), Some(answer));
+    store.close();
+    let row: (String, String, i64, String, Vec<u8>) = open_for_reading(directory.path())
+        .expect("a store")
+        .query_row(
+            "SELECT answer, answer_reason, answers, command_line, program FROM execs",
+            [],
+            |row| {
+                Ok((
+                    row.get(0)?,
+                    row.get(1)?,
+                    row.get(2)?,
+                    row.get(3)?,
+                    row.get(4)?,
+                ))
+            },
+        )
+        .expect("a row");
+    assert_eq!(
+        row,
+        (
+            "deny".to_owned(),
+            "no".to_owned(),
+            2,
+            r"$'/usr/bin/\xff\x1b' $'\xfe'".to_owned(),
+            b"/usr/bin/\xff\x1b".to_vec()
+        )
+    );
+}
+
+#[test]
+fn numbers_of_any_size_are_kept() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path()).expect("a store");
+    let mut journal = Journal::begin(&store, SESSION, started(1, None));
+    journal.record(requested(u64::MAX, u64::MAX), None);
+    journal.record(lost(u64::MAX, 0, u64::MAX - 1), None);
+    store.close();
+    assert_eq!(count(directory.path(), "SELECT exec_id FROM execs"), -1);
+}
+
+#[test]
+fn a_store_that_is_not_to_be_used_is_refused_with_advice() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("events.sqlite");
+    assert!(matches!(
+        open_for_reading(directory.path()),
+        Err(StoreError::Missing { .. })
+    ));
+
+    std::fs::write(
+        &path,
+        b"something else entirely, and long enough for a header",
+    )
+    .expect("a file");
+    let error = Store::open(directory.path()).expect_err("no database");
+    assert!(error.to_string().contains("move the file away"), "{error}");
+    std::fs::remove_file(&path).expect("removed");
+
+    Store::open(directory.path()).expect("a store").close();
+    let connection = Connection::open(&path).expect("a database");
+    connection
+        .pragma_update(None, "user_version", 99)
+        .expect("set");
+    let error = Store::open(directory.path()).expect_err("too new");
+    assert!(error.to_string().contains("version 99"), "{error}");
+    assert!(matches!(
+        open_for_reading(directory.path()),
+        Err(StoreError::Newer { found: 99, .. })
+    ));
+    connection
+        .pragma_update(None, "application_id", 5)
+        .expect("set");
+    assert!(matches!(
+        Store::open(directory.path()),
+        Err(StoreError::Foreign { .. })
+    ));
+}
+
+#[test]
+fn files_are_for_their_owner_only() {
+    let parent = tempfile::tempdir().expect("a directory");
+    let directory = parent.path().join("a/data");
+    let store = Store::open(&directory).expect("a store");
+    let mode = |path: &Path| {
+        std::fs::metadata(path)
+            .expect("it is there")
+            .permissions()
+            .mode()
+            & 0o777
+    };
+    assert_eq!(mode(&directory), 0o700);
+    assert_eq!(mode(store.path()), 0o600);
+    assert_eq!(mode(&directory.join("events.sqlite-wal")), 0o600);
+    store.close();
+}
