@@ -1,0 +1,82 @@
+# `make` alone says what there is.
+
+DIST := target/dist
+PREFIX ?= /usr/local
+DESTDIR ?=
+CARGO := cargo
+PYTHON_ENVIRONMENT := target/python
+
+.PHONY: help build install demo test test-all lint deny bench dependencies test-dependencies \
+	programs wrapper shells python clean
+
+help:
+	@echo 'make build      build everything into $(DIST)'
+	@echo 'make install    install it under PREFIX (now $(PREFIX)); DESTDIR is honoured'
+	@echo 'make demo       build, and show a gated build from first exec to audit'
+	@echo 'make test       build, and run all checks and tests'
+	@echo 'make test-all   the long ones too: the shells'"'"' own test suites under the gate'
+	@echo 'make bench      what gating adds to an exec, as ratios'
+	@echo 'make clean      remove target/'
+
+build: dependencies programs wrapper shells
+
+dependencies:
+	@scripts/install-dependencies build
+
+test-dependencies:
+	@scripts/install-dependencies build test
+
+programs:
+	$(CARGO) build --locked --release --bin execgate --bin execgate-policyd
+	@mkdir -p $(DIST)/bin
+	@install -m 755 target/release/execgate target/release/execgate-policyd $(DIST)/bin/
+
+# Statically linked, for this program alone: a dynamic loader would be most of its cost.
+wrapper:
+	$(CARGO) rustc --locked --profile wrapper --no-default-features --bin execgate-wrapper -- \
+		-C target-feature=+crt-static
+	@mkdir -p $(DIST)/libexec/execgate
+	@install -m 755 target/wrapper/execgate-wrapper $(DIST)/libexec/execgate/
+
+shells:
+	patches/build-shells.sh all --prefix $(DIST) --work target/shells
+
+install: build
+	@mkdir -p $(DESTDIR)$(PREFIX)
+	cp -R $(DIST)/bin $(DIST)/libexec $(DIST)/share $(DESTDIR)$(PREFIX)/
+
+demo: build
+	@scripts/install-dependencies build demo
+	@examples/demo/demo.sh $(DIST)
+
+lint:
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps --document-private-items
+
+deny:
+	scripts/cargo-deny check bans licenses sources
+
+# What the tests of services in Python need.
+python: $(PYTHON_ENVIRONMENT)/installed
+
+$(PYTHON_ENVIRONMENT)/installed: examples/policies/python/requirements.txt
+	python3 -m venv $(PYTHON_ENVIRONMENT)
+	$(PYTHON_ENVIRONMENT)/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+test: test-dependencies build python lint deny
+	patches/build-shells.sh all --unpatched --prefix target/native --work target/shells-native
+	tests/shells/run.sh bash $(DIST)/libexec/execgate/bash target/native/libexec/execgate/bash-unpatched
+	tests/shells/run.sh zsh $(DIST)/libexec/execgate/zsh target/native/libexec/execgate/zsh-unpatched
+	$(CARGO) test --locked
+
+test-all: test
+	tests/shells/upstream-suites.sh --work target/shells all
+	scripts/gated-suites $(DIST)
+
+bench: build
+	$(CARGO) bench --locked --bench exec_cost
+
+clean:
+	rm -rf target
