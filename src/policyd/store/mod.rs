@@ -43,6 +43,11 @@ const EVENT_OVERHEAD: usize = 512;
 /// Most events, and about the most bytes, of one commit.
 const BATCH_EVENTS: usize = 1_024;
 const BATCH_BYTES: usize = 8 << 20;
+/// How long the first event of a commit waits for others: a commit costs the disk and the processor,
+/// which the verdicts' own work needs too, many times what another event in it does. The end of a
+/// session waits for none, because its gate waits for the acknowledgement.
+const GATHERING: Duration = Duration::from_millis(50);
+const GATHERING_NAP: Duration = Duration::from_millis(5);
 /// Between attempts to write what couldn't be written.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a store that is closed goes on trying.
@@ -320,14 +325,23 @@ impl Writer {
             let mut batch = Vec::new();
             let mut bytes = 0;
             let mut next = Some(first);
+            let gather_until = Instant::now() + GATHERING;
             loop {
                 match next {
                     Some(Message::Record(record)) => {
                         bytes += record.size;
+                        let is_last = matches!(record.request.event, Some(Event::SessionEnded(_)));
                         batch.push(record);
+                        if is_last {
+                            break;
+                        }
                     }
-                    Some(Message::Close) => is_open = false,
-                    None => break,
+                    Some(Message::Close) => {
+                        is_open = false;
+                        break;
+                    }
+                    None if Instant::now() >= gather_until => break,
+                    None => std::thread::sleep(GATHERING_NAP),
                 }
                 if batch.len() == BATCH_EVENTS || bytes >= BATCH_BYTES {
                     break;
