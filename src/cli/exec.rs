@@ -26,6 +26,16 @@ use crate::sys::{host, limits, signal};
 /// How long the last events may take to be delivered after the end of a session.
 const DRAIN_TIME: Duration = Duration::from_secs(3);
 
+/// What the gate passes on to the shell.
+pub(super) const SIGNALS: &[c_int] = &[
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+];
+
 const EXAMPLES: &str = "\
 Examples:
   execgate exec --policy http://127.0.0.1:50051 -- 'make && make check'
@@ -128,7 +138,11 @@ enum Backend {
     Bubblewrap,
 }
 
-pub(super) fn exec(arguments: ExecArguments, startup: Arc<Startup>) -> Result<c_int, Failure> {
+pub(super) fn exec(
+    arguments: ExecArguments,
+    startup: Arc<Startup>,
+    signals: SignalWatch,
+) -> Result<c_int, Failure> {
     let streams = match arguments.output.output {
         OutputForm::Text => Streams::Pass,
         OutputForm::Json => Streams::Capture,
@@ -144,7 +158,7 @@ pub(super) fn exec(arguments: ExecArguments, startup: Arc<Startup>) -> Result<c_
         },
         labels: arguments.session.labels.iter().cloned().collect(),
     };
-    let gate = Gate::new(&arguments.session, startup, streams)?;
+    let gate = Gate::new(&arguments.session, startup, signals, streams)?;
     let sandbox = gate.executor.sandbox.report();
     let result = gate.run(async |server, executor, cancelled| {
         server.exec(params, sandbox, executor, cancelled).await
@@ -162,12 +176,16 @@ pub(super) fn exec(arguments: ExecArguments, startup: Arc<Startup>) -> Result<c_
     })
 }
 
-pub(super) fn shell(arguments: ShellArguments, startup: Arc<Startup>) -> Result<c_int, Failure> {
+pub(super) fn shell(
+    arguments: ShellArguments,
+    startup: Arc<Startup>,
+    signals: SignalWatch,
+) -> Result<c_int, Failure> {
     let mut command = arguments.arguments;
     if arguments.login {
         command.insert(0, "-l".into());
     }
-    let gate = Gate::new(&arguments.session, startup, Streams::Pass)?;
+    let gate = Gate::new(&arguments.session, startup, signals, Streams::Pass)?;
     let params = SessionParams {
         labels: arguments.session.labels.iter().cloned().collect(),
         workdir: workdir(arguments.session.workdir.as_deref())?,
@@ -193,6 +211,7 @@ impl Gate {
     fn new(
         options: &SessionOptions,
         startup: Arc<Startup>,
+        signals: SignalWatch,
         streams: Streams,
     ) -> Result<Self, Failure> {
         let policy = options.policy.as_deref().ok_or_else(|| {
@@ -227,17 +246,6 @@ impl Gate {
         };
         link.gate = describe();
         let link = PolicyLink::new(link).map_err(|error| Failure::new(&error))?;
-        let signals = startup.acting(&[
-            libc::SIGINT,
-            libc::SIGTERM,
-            libc::SIGHUP,
-            libc::SIGQUIT,
-            libc::SIGUSR1,
-            libc::SIGUSR2,
-        ]);
-        // Before any thread is there, so that all of them leave these signals to the watch.
-        let signals = SignalWatch::new(signals)
-            .map_err(|error| Failure::saying(format!("cannot wait for signals: {error}")))?;
         signal::ignore(libc::SIGPIPE);
         if let Err(error) = limits::raise_open_files() {
             tracing::warn!(%error, "the limit on open files stays low");

@@ -16,6 +16,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::policyd::{audit, check};
 use crate::sys::entry::Invocation;
+use crate::sys::signal::SignalWatch;
 use startup::Startup;
 
 /// Everything went as asked.
@@ -160,11 +161,19 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
             return Ok(if error.use_stderr() { USAGE } else { SUCCESS });
         }
     };
-    let _writer = start_log(&command_line.log)?;
     let startup = Arc::new(startup);
+    // The log has a thread of its own, and a signal acts on any thread that doesn't block it: a
+    // session's signals are blocked before that thread is there.
+    let signals = match command_line.command {
+        Subcommands::Exec(_) | Subcommands::Shell(_) => exec::SIGNALS,
+        _ => &[],
+    };
+    let signals = SignalWatch::new(startup.acting(signals))
+        .map_err(|error| Failure::saying(format!("cannot wait for signals: {error}")))?;
+    let _writer = start_log(&command_line.log)?;
     match command_line.command {
-        Subcommands::Exec(arguments) => exec::exec(arguments, startup),
-        Subcommands::Shell(arguments) => exec::shell(arguments, startup),
+        Subcommands::Exec(arguments) => exec::exec(arguments, startup, signals),
+        Subcommands::Shell(arguments) => exec::shell(arguments, startup, signals),
         Subcommands::Check(arguments) => match check::run(&arguments, &mut io::stdout()) {
             Ok(answer) => Ok(answer.exit_code().into()),
             Err(error) => Err(Failure::new(&error).exiting(error.exit_code().into())),
