@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::executor::{Executor, Streams};
 use super::startup::Startup;
-use super::{Failure, OutputForm, OutputOption, TIMED_OUT, place};
+use super::{Failure, OutputForm, OutputOption, TIMED_OUT, named_policy, place};
 use crate::link::{
     Drained, Endpoint, GateDescription, LinkOptions, OnUnavailable, PolicyLink, UserDescription,
 };
@@ -214,7 +214,7 @@ impl Gate {
         signals: SignalWatch,
         streams: Streams,
     ) -> Result<Self, Failure> {
-        let policy = options.policy.as_deref().ok_or_else(|| {
+        let policy = named_policy(options.policy.as_deref()).ok_or_else(|| {
             Failure::saying("no policy service is named, and nothing runs without a verdict").hint(
                 "give --policy URL or set EXECGATE_POLICY; `execgate-policyd --rules FILE` starts one",
             )

@@ -21,12 +21,16 @@ pub(crate) struct Gate {
     shell: Shell,
     directory: TempDir,
     policyd: RefCell<Option<Policyd>>,
-    /// Runs a scripted service.
-    runtime: Option<tokio::runtime::Runtime>,
+    script: RefCell<Option<Script>>,
     socket_place: Option<TempDir>,
     url: String,
     options: Vec<String>,
     seen: Cell<usize>,
+}
+
+struct Script {
+    runtime: tokio::runtime::Runtime,
+    done: tokio::task::JoinHandle<Vec<String>>,
 }
 
 /// One exec of the audit.
@@ -61,7 +65,7 @@ impl Gate {
     /// With a service that does what a script says.
     pub(crate) fn with_script<F>(shell: &Shell, script: impl FnOnce(Peer) -> F) -> Self
     where
-        F: Future<Output = ()> + Send + 'static,
+        F: Future<Output = Vec<String>> + Send + 'static,
     {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -70,10 +74,20 @@ impl Gate {
             .expect("a runtime");
         let peer = runtime.block_on(Peer::start());
         let url = peer.endpoint.clone();
-        runtime.spawn(script(peer));
+        let done = runtime.spawn(script(peer));
         let mut gate = Self::at(shell, url, directory());
-        gate.runtime = Some(runtime);
+        gate.script = RefCell::new(Some(Script { runtime, done }));
         gate
+    }
+
+    /// What a scripted service returned, after its end.
+    #[track_caller]
+    pub(crate) fn told(&self) -> Vec<String> {
+        let script = self.script.take().expect("a script");
+        script
+            .runtime
+            .block_on(script.done)
+            .expect("the script goes to its end")
     }
 
     /// With whatever listens at `url`.
@@ -88,7 +102,7 @@ impl Gate {
             shell: shell.clone(),
             directory,
             policyd: RefCell::default(),
-            runtime: None,
+            script: RefCell::default(),
             socket_place: None,
             url,
             options: vec!["--no-login".to_owned()],

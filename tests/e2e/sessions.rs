@@ -39,7 +39,7 @@ in_both_shells! {
 }
 
 fn the_time_limit_ends_a_session_with_all_its_processes(shell: &Shell) {
-    let gate = Gate::with_rules(shell, RULES).option(["--timeout", "2s"]);
+    let gate = Gate::with_rules(shell, RULES).option(["--timeout", "5s"]);
     let [run, escalated, detached] = times();
     let script =
         format!("sleep {run} & sleep {escalated} & setsid sh -c 'sleep {detached} & :'; wait");
@@ -179,7 +179,7 @@ fn output_as_json_has_all_that_became_of_a_command(shell: &Shell) {
         "{result}"
     );
 
-    let gate = Gate::with_rules(shell, RULES).option(["--output", "json", "--timeout", "300ms"]);
+    let gate = Gate::with_rules(shell, RULES).option(["--output", "json", "--timeout", "2s"]);
     let done = gate.exec("echo before; sleep 1000");
     let result: Value = serde_json::from_slice(&done.exits(124).stdout).expect("JSON");
     assert_eq!(
