@@ -83,10 +83,6 @@ impl Running {
         }
     }
 
-    pub(crate) fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     pub(crate) fn stdout(&self) -> String {
         lossy(&self.stdout.so_far())
     }

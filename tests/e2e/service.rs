@@ -41,10 +41,6 @@ impl Policyd {
         Self { running, url }
     }
 
-    pub(crate) fn id(&self) -> u32 {
-        self.running.id()
-    }
-
     pub(crate) fn signal(&self, name: &str) {
         self.running.signal(name);
     }
