@@ -141,7 +141,7 @@ fn measure() {
     serve.arg("serve");
     let trivial = Served::start(serve);
     let mut policyd = Command::new(dist("bin/execgate-policyd"));
-    policyd.args(["--listen", "127.0.0.1:0", "--rules"]);
+    policyd.args(["--log", "warn", "--listen", "127.0.0.1:0", "--rules"]);
     policyd.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/rules/demo.rules.star"));
     policyd.arg("--data").arg(scratch.path().join("data"));
     let policyd = Served::start(policyd);

@@ -128,7 +128,7 @@ enum Backend {
     Bubblewrap,
 }
 
-pub(super) fn exec(arguments: ExecArguments, startup: Arc<Startup>) -> Result<c_int, Failure> {
+pub(super) fn exec(arguments: &ExecArguments, startup: Arc<Startup>) -> Result<c_int, Failure> {
     let streams = match arguments.output.output {
         OutputForm::Text => Streams::Pass,
         OutputForm::Json => Streams::Capture,

@@ -102,7 +102,7 @@ async fn descriptors_whose_numbers_overlap_come_out_right() {
         })
         .await
         .unwrap();
-        let expected: String = places.iter().map(|place| format!("{place}\n")).collect();
+        let expected = places.map(|place| format!("{place}\n")).concat();
         assert_eq!(said, expected, "shifted by {shift}");
     }
 }
