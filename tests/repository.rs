@@ -29,7 +29,7 @@ enum Crates {
     Any,
 }
 
-const ROOMS: [Room; 10] = [
+const ROOMS: [Room; 11] = [
     Room {
         name: "model",
         rooms: &[],

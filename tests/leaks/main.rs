@@ -1,7 +1,7 @@
 //! Descriptors and processes of the gate are back to where they were. A program of its own, and its
 //! tests one at a time, because they count what the whole process has.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -50,7 +50,7 @@ async fn handshakes_that_are_none_are_dropped_and_leak_nothing() {
         }
     }
     // Seventeen and more can be sent by a peer that builds its own control message.
-    send_descriptors_by_hand(socket, &vec![pipe.as_fd(); 17]);
+    send_descriptors_by_hand(socket, &[pipe.as_fd(); 17]);
     is_alive(&session).await;
     drop((pipe, writer, stream, other, datagram, other_datagram, file));
     settle(before - 1).await;
