@@ -54,6 +54,9 @@ fn main() {
     }
 }
 
+/// How to start one way's shell.
+type Way<'a> = Box<dyn Fn() -> Command + 'a>;
+
 fn runtime(threads: bool) -> tokio::runtime::Runtime {
     let mut builder = if threads {
         tokio::runtime::Builder::new_multi_thread()
@@ -151,7 +154,7 @@ fn measure() {
         command.args(["exec", "--no-login", "--policy", url, "--", &script()]);
         command
     };
-    let ways: [(&str, Box<dyn Fn() -> Command>); 5] = [
+    let ways: [(&str, Way<'_>); 5] = [
         ("plain", Box::new(shell)),
         (
             "floor",
