@@ -73,7 +73,7 @@ test: test-dependencies build python lint deny
 
 test-all: test
 	tests/shells/upstream-suites.sh --work target/shells all
-	scripts/gated-suites $(DIST)
+	tests/shells/upstream-suites.sh --work target/shells --gate $(DIST) all
 
 bench: build
 	$(CARGO) bench --locked --bench exec_cost

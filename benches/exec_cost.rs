@@ -54,6 +54,9 @@ fn main() {
     }
 }
 
+/// How to start one way's shell.
+type Way<'a> = Box<dyn Fn() -> Command + 'a>;
+
 fn runtime(threads: bool) -> tokio::runtime::Runtime {
     let mut builder = if threads {
         tokio::runtime::Builder::new_multi_thread()
@@ -141,7 +144,7 @@ fn measure() {
     serve.arg("serve");
     let trivial = Served::start(serve);
     let mut policyd = Command::new(dist("bin/execgate-policyd"));
-    policyd.args(["--listen", "127.0.0.1:0", "--rules"]);
+    policyd.args(["--log", "warn", "--listen", "127.0.0.1:0", "--rules"]);
     policyd.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/rules/demo.rules.star"));
     policyd.arg("--data").arg(scratch.path().join("data"));
     let policyd = Served::start(policyd);
@@ -151,7 +154,7 @@ fn measure() {
         command.args(["exec", "--no-login", "--policy", url, "--", &script()]);
         command
     };
-    let ways: [(&str, Box<dyn Fn() -> Command>); 5] = [
+    let ways: [(&str, Way<'_>); 5] = [
         ("plain", Box::new(shell)),
         (
             "floor",

@@ -10,6 +10,8 @@ pub mod cli;
 #[cfg(feature = "full")]
 pub mod link;
 #[cfg(feature = "full")]
+pub mod logging;
+#[cfg(feature = "full")]
 pub mod pb;
 #[cfg(feature = "full")]
 pub mod policyd;

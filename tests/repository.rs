@@ -29,7 +29,7 @@ enum Crates {
     Any,
 }
 
-const ROOMS: [Room; 10] = [
+const ROOMS: [Room; 11] = [
     Room {
         name: "model",
         rooms: &[],
@@ -71,14 +71,19 @@ const ROOMS: [Room; 10] = [
         crates: Crates::Any,
     },
     Room {
+        name: "logging",
+        rooms: &[],
+        crates: Crates::Only(&["tracing-appender", "tracing-subscriber"]),
+    },
+    Room {
         name: "policyd",
-        rooms: &["model", "pb"],
+        rooms: &["model", "pb", "logging"],
         crates: Crates::Any,
     },
     Room {
         name: "cli",
         rooms: &[
-            "model", "sys", "wire", "server", "sandbox", "pb", "link", "policyd",
+            "model", "sys", "wire", "server", "sandbox", "pb", "link", "logging", "policyd",
         ],
         crates: Crates::Any,
     },

@@ -107,25 +107,31 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> Result<c_int, Failure> {
 }
 
 fn render(findings: &[Finding], colour: bool) -> String {
-    let mut text = String::new();
-    for finding in findings {
-        let (word, code) = match finding.status {
-            Status::Good => ("good", "32"),
-            Status::Weak => ("weak", "33"),
-            Status::Missing => ("missing", "31"),
-        };
-        let word = format!("{word:<8}");
-        if colour {
-            text.push_str(&format!("\x1b[{code}m{word}\x1b[0m"));
-        } else {
-            text.push_str(&word);
-        }
-        text.push_str(&format!("{:<16}{}\n", finding.subject, finding.detail));
-        if let Some(remedy) = &finding.remedy {
-            text.push_str(&format!("{:>24}{remedy}\n", "-> "));
-        }
-    }
-    text
+    findings
+        .iter()
+        .map(|finding| line(finding, colour))
+        .collect()
+}
+
+fn line(finding: &Finding, colour: bool) -> String {
+    let (word, code) = match finding.status {
+        Status::Good => ("good", "32"),
+        Status::Weak => ("weak", "33"),
+        Status::Missing => ("missing", "31"),
+    };
+    let (on, off) = if colour {
+        (format!("\x1b[{code}m"), "\x1b[0m")
+    } else {
+        (String::new(), "")
+    };
+    let Finding {
+        subject, detail, ..
+    } = finding;
+    let remedy = match &finding.remedy {
+        Some(remedy) => format!("{:>24}{remedy}\n", "-> "),
+        None => String::new(),
+    };
+    format!("{on}{word:<8}{off}{subject:<16}{detail}\n{remedy}")
 }
 
 fn kernel() -> Finding {

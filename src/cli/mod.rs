@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::logging;
 use crate::policyd::{audit, check};
 use crate::sys::entry::Invocation;
 use crate::sys::signal::SignalWatch;
@@ -175,9 +176,10 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
     };
     let signals = SignalWatch::new(startup.acting(signals))
         .map_err(|error| Failure::saying(format!("cannot wait for signals: {error}")))?;
-    let _writer = start_log(&command_line.log)?;
+    let _writer = logging::start(&command_line.log)
+        .map_err(|error| Failure::new(&error).hint("try --log warn or --log execgate=debug"))?;
     match command_line.command {
-        Subcommands::Exec(arguments) => exec::exec(arguments, startup, signals),
+        Subcommands::Exec(arguments) => exec::exec(&arguments, startup, signals),
         Subcommands::Shell(arguments) => exec::shell(arguments, startup, signals),
         Subcommands::Check(arguments) => match check::run(&arguments, &mut io::stdout()) {
             Ok(answer) => Ok(answer.exit_code().into()),
@@ -189,22 +191,4 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
         },
         Subcommands::Doctor(arguments) => doctor::doctor(&arguments),
     }
-}
-
-/// Starts logging to standard error, through a thread of its own: a reader that is slow or stuck
-/// costs lines of the log, and no verdict its time.
-fn start_log(filter: &str) -> Result<tracing_appender::non_blocking::WorkerGuard, Failure> {
-    let filter = tracing_subscriber::EnvFilter::try_new(filter)
-        .map_err(|error| Failure::new(&error).hint("try --log warn or --log execgate=debug"))?;
-    let (writer, guard) = tracing_appender::non_blocking::NonBlockingBuilder::default()
-        .lossy(true)
-        .buffered_lines_limit(4096)
-        .finish(io::stderr());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(writer)
-        .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
-        .with_target(false)
-        .init();
-    Ok(guard)
 }

@@ -16,6 +16,7 @@ use super::reload::RulesFile;
 use super::rules::RulesError;
 use super::service::{MAX_MESSAGE_SIZE, RulesService};
 use super::store::{Store, StoreError};
+use crate::logging;
 use crate::pb::v1::policy_service_server::PolicyServiceServer;
 
 /// Finds connections that died silently.
@@ -172,7 +173,12 @@ impl PolicydError {
 /// The program.
 pub fn main() -> ExitCode {
     let args = PolicydArgs::parse();
-    let outcome = log_to_stderr(&args.log).and_then(|()| run(&args, &mut std::io::stdout()));
+    let outcome = logging::start(&args.log)
+        .map_err(|source| PolicydError::Log {
+            filter: args.log.clone(),
+            source,
+        })
+        .and_then(|_writer| run(&args, &mut std::io::stdout()));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -181,22 +187,6 @@ pub fn main() -> ExitCode {
             ExitCode::from(error.exit_code())
         }
     }
-}
-
-fn log_to_stderr(filter: &str) -> Result<(), PolicydError> {
-    use std::io::IsTerminal;
-    let parsed =
-        tracing_subscriber::EnvFilter::try_new(filter).map_err(|source| PolicydError::Log {
-            filter: filter.to_owned(),
-            source,
-        })?;
-    tracing_subscriber::fmt()
-        .with_env_filter(parsed)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .init();
-    Ok(())
 }
 
 /// Serves until a signal says to stop. Writes one line to `out` when it listens.

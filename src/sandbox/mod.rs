@@ -73,7 +73,8 @@ impl Sandbox {
             backend: self.backend().to_owned(),
             enforcement: match self {
                 Self::None => Enforcement::None,
-                Self::Bubblewrap { .. } => Enforcement::Full,
+                // A socket elsewhere than in /run and /tmp can still be connected to.
+                Self::Bubblewrap { .. } => Enforcement::Partial,
             },
         }
     }
@@ -147,7 +148,12 @@ impl Options {
     }
 
     fn finish_root(&mut self) {
-        for (option, place) in [("--dev", "/dev"), ("--proc", "/proc"), ("--tmpfs", "/tmp")] {
+        // `/run` holds the sockets of the host's services, which a read-only mount wouldn't keep anyone from.
+        let empty = [("--tmpfs", "/tmp"), ("--tmpfs", "/run")];
+        for (option, place) in [("--dev", "/dev"), ("--proc", "/proc")]
+            .into_iter()
+            .chain(empty)
+        {
             self.flag(option);
             self.flag(place);
         }

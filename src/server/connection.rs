@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::sys::readiness;
 use crate::sys::socket::{self, MAX_DESCRIPTORS, Received, Wait};
-use crate::wire::{self, FrameError, FrameReader};
+use crate::wire::{self, FrameError, FrameReader, MAX_FOLLOWING_FRAME};
 
 /// A message up to this size, in bytes, needs no share of the session's budget for long ones.
 const SHORT: usize = 256 << 10;
@@ -70,6 +70,7 @@ impl Connection {
         loop {
             if let Some(message) = self.reader.take()? {
                 self.share = None;
+                self.reader = FrameReader::new(MAX_FOLLOWING_FRAME);
                 return Ok(Frame {
                     message,
                     descriptors: std::mem::take(&mut self.descriptors),

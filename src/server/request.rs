@@ -415,8 +415,9 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    /// Where the command runs: by the name that was judged, or where that name leads nowhere, by the
-    /// wrapper's descriptor, if the kernel says that it is the very directory of that name.
+    /// Where the command runs: at the name that was judged. Where nothing has that name, because the
+    /// directory has been deleted, by the wrapper's descriptor, if the kernel says that it is the very
+    /// directory of that name. Never by the descriptor otherwise: it is a place in the sandbox's mounts.
     fn directory(
         &mut self,
         exec: &InterceptedExec,
@@ -424,6 +425,7 @@ impl<'a> Request<'a> {
     ) -> Result<Directory, (i32, String)> {
         if let Some(open) = self.workdir.take()
             && prepared.workdir == exec.workdir
+            && !exec.workdir.exists()
             && name_of(&open).is_some_and(|name| name == exec.workdir)
         {
             return Ok(Directory::Open(open));

@@ -10,6 +10,9 @@ pub const PREFIX: usize = 4;
 /// and where one of them isn't UTF-8 another four thirds are added for base64: 44 MiB.
 pub const MAX_FRAME: usize = 64 << 20;
 
+/// The longest message behind a request, in bytes: numbers of descriptors, signals, a context.
+pub const MAX_FOLLOWING_FRAME: usize = 64 << 10;
+
 /// How much memory is given to a message before its bytes have arrived.
 const FIRST_ALLOCATION: usize = 64 << 10;
 
@@ -20,6 +23,8 @@ pub enum FrameError {
     TooLong {
         /// Its length in bytes.
         length: usize,
+        /// The most allowed here, in bytes.
+        longest: usize,
     },
     /// The stream ended inside a message.
     Truncated {
@@ -31,9 +36,9 @@ pub enum FrameError {
 impl fmt::Display for FrameError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooLong { length } => write!(
+            Self::TooLong { length, longest } => write!(
                 formatter,
-                "a message of {length} bytes, and the most allowed are {MAX_FRAME}"
+                "a message of {length} bytes, and the most allowed are {longest}"
             ),
             Self::Truncated { arrived } => write!(
                 formatter,
@@ -59,19 +64,39 @@ pub fn encode(message: &impl serde::Serialize) -> Result<Vec<u8>, FrameError> {
             bytes[..PREFIX].copy_from_slice(&prefix.to_le_bytes());
             Ok(bytes)
         }
-        _ => Err(FrameError::TooLong { length }),
+        _ => Err(FrameError::TooLong {
+            length,
+            longest: MAX_FRAME,
+        }),
     }
 }
 
 /// Puts messages together from bytes as they arrive.
 ///
 /// Memory grows with the bytes that have arrived, never with what a prefix claims.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct FrameReader {
     bytes: Vec<u8>,
+    longest: usize,
+}
+
+impl Default for FrameReader {
+    /// Of messages up to [`MAX_FRAME`].
+    fn default() -> Self {
+        Self::new(MAX_FRAME)
+    }
 }
 
 impl FrameReader {
+    /// A reader of messages of up to `longest` bytes.
+    #[must_use]
+    pub fn new(longest: usize) -> Self {
+        Self {
+            bytes: Vec::new(),
+            longest,
+        }
+    }
+
     /// How many more bytes the message at hand needs, at most; never more than that are to be read, so
     /// that descriptors sent with the next message stay with it. `Err` for a message that is too long.
     pub fn wanted(&self) -> Result<usize, FrameError> {
@@ -93,11 +118,6 @@ impl FrameReader {
     pub fn filled(&mut self, offered: usize, count: usize) {
         let unused = offered.saturating_sub(count);
         self.bytes.truncate(self.bytes.len() - unused);
-    }
-
-    /// Adds bytes that have arrived: no more than are [wanted](Self::wanted).
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
     }
 
     /// The message, once it is whole.
@@ -129,20 +149,107 @@ impl FrameReader {
         }
     }
 
-    /// Bytes that this reader holds.
-    #[must_use]
-    pub fn held(&self) -> usize {
-        self.bytes.len()
-    }
-
     fn length(&self) -> Result<Option<usize>, FrameError> {
         let Some(prefix) = self.bytes.first_chunk::<PREFIX>() else {
             return Ok(None);
         };
         let length = u32::from_le_bytes(*prefix) as usize;
-        if length > MAX_FRAME {
-            return Err(FrameError::TooLong { length });
+        if length > self.longest {
+            return Err(FrameError::TooLong {
+                length,
+                longest: self.longest,
+            });
         }
         Ok(Some(length))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Feeds a stream to a reader in pieces, as a socket would: its messages.
+    fn read_all(mut stream: &[u8], pieces: &[usize]) -> Result<Vec<Vec<u8>>, FrameError> {
+        let mut reader = FrameReader::default();
+        let mut messages = Vec::new();
+        let mut pieces = pieces.iter().copied().cycle();
+        loop {
+            if let Some(message) = reader.take()? {
+                messages.push(message);
+                continue;
+            }
+            if stream.is_empty() {
+                return reader.end().map(|()| messages);
+            }
+            let buffer = reader.buffer()?;
+            let offered = buffer.len();
+            let piece = pieces.next().unwrap_or(1);
+            let count = piece.clamp(1, offered).min(stream.len());
+            buffer[..count].copy_from_slice(&stream[..count]);
+            reader.filled(offered, count);
+            stream = &stream[count..];
+        }
+    }
+
+    fn framed(messages: &[Vec<u8>]) -> Vec<u8> {
+        let mut stream = Vec::new();
+        for message in messages {
+            let length = u32::try_from(message.len()).unwrap();
+            stream.extend(length.to_le_bytes());
+            stream.extend(message);
+        }
+        stream
+    }
+
+    proptest! {
+        #[test]
+        fn messages_come_out_as_they_went_in_however_they_arrive(
+            messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..5),
+            pieces in prop::collection::vec(1_usize..100, 1..10),
+        ) {
+            let read = read_all(&framed(&messages), &pieces).unwrap();
+            prop_assert_eq!(read, messages);
+        }
+
+        #[test]
+        fn whatever_arrives_memory_stays_within_what_has_arrived(
+            stream in prop::collection::vec(any::<u8>(), 0..64),
+            pieces in prop::collection::vec(1_usize..64, 1..4),
+        ) {
+            // Errors are fine; panics and large allocations aren't.
+            let _ = read_all(&stream, &pieces);
+            let mut reader = FrameReader::default();
+            if let Some(prefix) = stream.first_chunk::<PREFIX>() {
+                if let Ok(buffer) = reader.buffer() {
+                    buffer[..PREFIX].copy_from_slice(prefix);
+                    reader.filled(PREFIX, PREFIX);
+                }
+                if let Ok(buffer) = reader.buffer() {
+                    prop_assert!(buffer.len() <= FIRST_ALLOCATION);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_that_ends_inside_a_message_is_told_from_one_that_ends_between() {
+        let stream = framed(&[b"ab".to_vec(), b"c".to_vec()]);
+        for end in 0..=stream.len() {
+            let result = read_all(&stream[..end], &[3]);
+            let between = [0, 6, 11].contains(&end);
+            assert_eq!(result.is_ok(), between, "{end}");
+        }
+    }
+
+    #[test]
+    fn a_length_above_the_maximum_is_refused() {
+        let claimed = u32::try_from(MAX_FRAME).unwrap() + 1;
+        let error = read_all(&[&claimed.to_le_bytes()[..], b"x"].concat(), &[5]);
+        let expected = FrameError::TooLong {
+            length: MAX_FRAME + 1,
+            longest: MAX_FRAME,
+        };
+        assert_eq!(error, Err(expected));
     }
 }

@@ -1,15 +1,20 @@
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fmt;
+use std::marker::PhantomData;
 use std::os::unix::ffi::OsStringExt;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
 use crate::model::Environment;
+
+/// The most arguments, and the most environment entries, of a request. Linux counts nine bytes at least
+/// for each in its 6 MiB for both together, so no exec has as many.
+const MAX_STRINGS: usize = 1 << 20;
 
 /// Why a message can't be read.
 #[derive(Debug)]
@@ -66,17 +71,13 @@ impl EscalateRequest {
         let request = match encoded.raw {
             Some(raw) => Self {
                 file: raw.file.into_os_string(),
-                argv: raw.argv.into_iter().map(Raw::into_os_string).collect(),
+                argv: raw.argv.0.into_iter().map(Raw::into_os_string).collect(),
                 workdir: raw.workdir.into_os_string(),
-                env: Environment(raw.env.into_iter().map(Raw::into_os_string).collect()),
+                env: Environment(raw.env.0.into_iter().map(Raw::into_os_string).collect()),
             },
             None => Self {
                 file: encoded.file.into_owned().into(),
-                argv: encoded
-                    .argv
-                    .into_iter()
-                    .map(|argument| argument.into_owned().into())
-                    .collect(),
+                argv: encoded.argv.0.into_iter().map(OsString::from).collect(),
                 workdir: encoded.workdir.into_owned().into(),
                 env: Environment(encoded.env.0),
             },
@@ -123,9 +124,9 @@ impl Serialize for RequestFields<'_> {
                 .all(|entry| split_entry(entry).is_some() && text(entry));
         let raw = (!plain).then(|| RawRequest {
             file: Raw(self.file.into()),
-            argv: self.argv.iter().map(|bytes| Raw((*bytes).into())).collect(),
+            argv: raw_list(&self.argv),
             workdir: Raw(self.workdir.into()),
-            env: self.env.iter().map(|bytes| Raw((*bytes).into())).collect(),
+            env: raw_list(&self.env),
         });
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("file", &Text(self.file))?;
@@ -177,8 +178,7 @@ impl Serialize for Entries<'_> {
 struct EncodedRequest<'a> {
     #[serde(borrow)]
     file: Cow<'a, str>,
-    #[serde(borrow)]
-    argv: Vec<Cow<'a, str>>,
+    argv: Bounded<String>,
     #[serde(borrow)]
     workdir: Cow<'a, str>,
     env: EntryList,
@@ -202,6 +202,9 @@ impl<'de> Deserialize<'de> for EntryList {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<EntryList, A::Error> {
                 let mut entries = Vec::new();
                 while let Some((mut entry, value)) = map.next_entry::<String, Cow<'de, str>>()? {
+                    if entries.len() == MAX_STRINGS {
+                        return Err(too_many());
+                    }
                     entry.reserve_exact(1 + value.len());
                     entry.push('=');
                     entry.push_str(&value);
@@ -214,17 +217,59 @@ impl<'de> Deserialize<'de> for EntryList {
     }
 }
 
+fn too_many<E: serde::de::Error>() -> E {
+    E::custom(format_args!("more than {MAX_STRINGS} strings"))
+}
+
+/// A list of no more than [`MAX_STRINGS`]: a list in memory can be many times as long as its text.
+struct Bounded<T>(Vec<T>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Bounded<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ListVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ListVisitor<T> {
+            type Value = Bounded<T>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a list of strings")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Bounded<T>, A::Error> {
+                let mut strings = Vec::new();
+                while let Some(string) = list.next_element()? {
+                    if strings.len() == MAX_STRINGS {
+                        return Err(too_many());
+                    }
+                    strings.push(string);
+                }
+                Ok(Bounded(strings))
+            }
+        }
+        deserializer.deserialize_seq(ListVisitor(PhantomData))
+    }
+}
+
+impl<T: Serialize> Serialize for Bounded<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
 /// The bytes of a request of which some aren't UTF-8, each string as base64 (RFC 4648, padded).
 #[derive(Serialize, Deserialize)]
 struct RawRequest<'a> {
     file: Raw<'a>,
-    argv: Vec<Raw<'a>>,
+    argv: Bounded<Raw<'a>>,
     workdir: Raw<'a>,
     /// Whole entries, in order.
-    env: Vec<Raw<'a>>,
+    env: Bounded<Raw<'a>>,
 }
 
 struct Raw<'a>(Cow<'a, [u8]>);
+
+fn raw_list<'a>(strings: &[&'a [u8]]) -> Bounded<Raw<'a>> {
+    Bounded(strings.iter().map(|bytes| Raw((*bytes).into())).collect())
+}
 
 impl Raw<'_> {
     fn into_os_string(self) -> OsString {
@@ -350,6 +395,38 @@ mod tests {
         (json, EscalateRequest::decode(&frame[PREFIX..]).unwrap())
     }
 
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_that_an_exec_can_have_survive(
+            file in "[^\\x00]{1,20}",
+            argv in proptest::collection::vec(proptest::collection::vec(1_u8.., 0..20), 0..5),
+            env in proptest::collection::vec(proptest::collection::vec(1_u8.., 0..20), 0..5),
+        ) {
+            let (_, request) = round_trip(&RequestFields {
+                file: file.as_bytes(),
+                argv: argv.iter().map(Vec::as_slice).collect(),
+                workdir: b"/",
+                env: env.iter().map(Vec::as_slice).collect(),
+            });
+            let bytes = |strings: Vec<OsString>| -> Vec<_> {
+                strings.into_iter().map(OsString::into_vec).collect()
+            };
+            proptest::prop_assert_eq!(bytes(request.argv), argv);
+            proptest::prop_assert_eq!(bytes(request.env.0), env);
+            proptest::prop_assert_eq!(request.file.into_vec(), file.into_bytes());
+        }
+
+        #[test]
+        fn whatever_a_peer_sends_is_an_error_at_worst(
+            json in proptest::collection::vec(proptest::num::u8::ANY, 0..200),
+            text in r#"[\[\]{}":,a-z0-9\\\\]{0,80}"#,
+        ) {
+            let _ = EscalateRequest::decode(&json);
+            let _ = EscalateRequest::decode(text.as_bytes());
+            let _ = decode::<SuperExecMessage>("SuperExecMessage", text.as_bytes());
+        }
+    }
+
     #[test]
     fn text_is_plain_json() {
         let (json, request) = round_trip(&RequestFields {
@@ -414,7 +491,7 @@ mod tests {
             ),
             (
                 r#"{"file":"x","argv":"x","workdir":"/","env":{}}"#,
-                "a sequence",
+                "a list of strings",
             ),
             (
                 r#"{"file":"x","argv":[],"workdir":"/","env":[]}"#,
@@ -426,6 +503,17 @@ mod tests {
             let error = EscalateRequest::decode(json.as_bytes()).unwrap_err();
             assert!(error.to_string().contains(problem), "{json}: {error}");
         }
+    }
+
+    #[test]
+    fn lists_that_no_exec_can_have_are_refused_early() {
+        let strings = vec!["\"\""; MAX_STRINGS + 1].join(",");
+        let json = format!(r#"{{"file":"x","argv":[{strings}],"workdir":"/","env":{{}}}}"#);
+        let error = EscalateRequest::decode(json.as_bytes()).unwrap_err();
+        assert!(
+            error.to_string().contains("more than 1048576 strings"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -19,7 +19,7 @@
 mod frame;
 mod message;
 
-pub use frame::{FrameError, FrameReader, MAX_FRAME, PREFIX, encode};
+pub use frame::{FrameError, FrameReader, MAX_FOLLOWING_FRAME, MAX_FRAME, PREFIX, encode};
 pub use message::{
     Action, CommandContext, DecodeError, EscalateRequest, EscalateResponse, Forward, Notice,
     RequestFields, SuperExecMessage, SuperExecResult, decode,

@@ -1,6 +1,8 @@
 //! Descriptors and processes of the gate are back to where they were. A program of its own, and its
 //! tests one at a time, because they count what the whole process has.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -26,9 +28,9 @@ async fn handshakes_that_are_none_are_dropped_and_leak_nothing() {
     let socket = session_socket(&session);
     is_alive(&session).await;
     let before = open_descriptors();
-    let (pipe, _writer) = std::io::pipe().unwrap();
-    let (stream, _other) = socket::pair(Kind::Stream).unwrap();
-    let (datagram, _other_datagram) = socket::pair(Kind::Datagram).unwrap();
+    let (pipe, writer) = std::io::pipe().unwrap();
+    let (stream, other) = socket::pair(Kind::Stream).unwrap();
+    let (datagram, other_datagram) = socket::pair(Kind::Datagram).unwrap();
     let file = std::fs::File::open("/dev/null").unwrap();
     let sixteen = vec![pipe.as_fd(); 16];
     let bad: [(&[u8], &[BorrowedFd<'_>]); 8] = [
@@ -48,17 +50,9 @@ async fn handshakes_that_are_none_are_dropped_and_leak_nothing() {
         }
     }
     // Seventeen and more can be sent by a peer that builds its own control message.
-    send_descriptors_by_hand(socket, &vec![pipe.as_fd(); 17]);
+    send_descriptors_by_hand(socket, &[pipe.as_fd(); 17]);
     is_alive(&session).await;
-    drop((
-        pipe,
-        _writer,
-        stream,
-        _other,
-        datagram,
-        _other_datagram,
-        file,
-    ));
+    drop((pipe, writer, stream, other, datagram, other_datagram, file));
     settle(before - 1).await;
 }
 

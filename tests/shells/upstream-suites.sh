@@ -6,7 +6,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 usage() {
   cat <<'USAGE'
-Usage: tests/shells/upstream-suites.sh [--work DIR] [--only PATTERN] [bash|zsh|all]
+Usage: tests/shells/upstream-suites.sh [--work DIR] [--only PATTERN] [--gate DIST] [bash|zsh|all]
 
 Runs every test of bash's `make tests' and zsh's `make check' twice: with no
 wrapper, and with one that executes what it is asked for. Some of these tests
@@ -16,18 +16,21 @@ counts as different if it never came out the same.
 
   --work DIR       the work directory of patches/build-shells.sh, which has the
                    built sources (default: target/shells)
+  --gate DIST      instead of that wrapper, the whole of execgate as built in
+                   DIST, with a policy that runs everything
   --only PATTERN   just the tests whose names match, as run-exec or A0*
 
 Several minutes. Exit status: 0 no difference, 1 some, 2 wrong usage.
 USAGE
 }
 
-work=$here/../../target/shells what=all only='*'
+work=$here/../../target/shells what=all only='*' gate=''
 while (($#)); do
   case $1 in
     -h | --help) usage; exit 0 ;;
     --work) work=${2:?--work needs a value}; shift ;;
     --only) only=${2:?--only needs a value}; shift ;;
+    --gate) gate=$(realpath "${2:?--gate needs a value}"); shift ;;
     bash | zsh | all) what=$1 ;;
     *) usage >&2; exit 2 ;;
   esac
@@ -40,7 +43,16 @@ unset EXEC_WRAPPER BASH_EXEC_WRAPPER PASSTHROUGH_LOG BASH_ENV ENV
 T=$(mktemp -d "${TMPDIR:-/tmp}/suites.XXXXXX")
 trap 'rm -rf "$T"' EXIT
 chmod 755 "$T"
-gcc -O1 -o "$T/passthrough" "$here/passthrough.c"
+if [[ -n $gate ]]; then
+  echo 'fallback("run")' >"$T/everything.rules"
+  "$gate/bin/execgate-policyd" --log error --listen "unix:$T/policy.sock" \
+    --rules "$T/everything.rules" --data "$T/data" >"$T/listening" &
+  policyd=$!
+  trap 'kill $policyd; rm -rf "$T"' EXIT
+  until [[ -s $T/listening ]]; do sleep 0.1; done
+else
+  gcc -O1 -o "$T/passthrough" "$here/passthrough.c"
+fi
 
 # Numbers of processes, times and temporary names differ from run to run.
 normal() {
@@ -51,21 +63,29 @@ normal() {
 # run_one SHELL TEST MODE: the test's output and status, normalised
 run_one() {
   local shell=$1 test=$2 tmp=$T/tmp-$3 status=0
-  local -a vars=()
+  local directory
+  local -a command
   rm -rf "$tmp"
   mkdir "$tmp"
-  [[ $3 == plain ]] || vars=("EXEC_WRAPPER=$T/passthrough" "PASSTHROUGH_LOG=$T/log")
   case $shell in
     bash)
-      (cd "$work/bash/src/tests" &&
-        env "${vars[@]}" TMPDIR="$tmp" BASH_TSTOUT="$tmp/out" BUILD_DIR="$work/bash/src" \
-          THIS_SH="$work/bash/src/bash" PATH="$work/bash/src/tests:$PATH" \
-          timeout 180 sh "./$test") ;;
+      directory=$work/bash/src/tests
+      command=(TMPDIR="$tmp" BASH_TSTOUT="$tmp/out" BUILD_DIR="$work/bash/src"
+        THIS_SH="$work/bash/src/bash" PATH="$work/bash/src/tests:$PATH"
+        timeout 180 sh "./$test") ;;
     zsh)
-      (cd "$work/zsh/src/Test" &&
-        env "${vars[@]}" TMPDIR="$tmp" TMPPREFIX="$tmp/zsh" ZTST_testlist="./$test" ZTST_srcdir=. \
-          ZTST_exe=../Src/zsh timeout 180 ../Src/zsh +Z -f ./runtests.zsh) ;;
-  esac >"$T/raw" 2>&1 </dev/null || status=$?
+      directory=$work/zsh/src/Test
+      command=(TMPDIR="$tmp" TMPPREFIX="$tmp/zsh" PATH="$PATH" ZTST_testlist="./$test" ZTST_srcdir=.
+        ZTST_exe=../Src/zsh timeout 180 ../Src/zsh +Z -f ./runtests.zsh) ;;
+  esac
+  case $3$gate in
+    plain*) ;;
+    wrapped) command=("EXEC_WRAPPER=$T/passthrough" "PASSTHROUGH_LOG=$T/log" "${command[@]}") ;;
+    wrapped*)
+      command=("$gate/bin/execgate" exec --no-login --policy "unix:$T/policy.sock" --label "test=$test"
+        -- env "${command[@]}") ;;
+  esac
+  (cd "$directory" && env "${command[@]}") >"$T/raw" 2>&1 </dev/null || status=$?
   normal <"$T/raw"
   echo "status $status"
 }
@@ -73,6 +93,15 @@ run_one() {
 # Different on purpose. bash:run-shopt: a script without #! is run by a new bash, and
 # not by one that puts its own options back, which forgets globskipdots.
 known=(bash:run-shopt)
+
+# How many commands were asked for so far.
+asked() {
+  if [[ -n $gate ]]; then
+    "$gate/bin/execgate" audit --data "$T/data" --limit 1000000 --output json | wc -l
+  else
+    wc -l <"$T/log"
+  fi
+}
 
 different=()
 suite() {
@@ -115,7 +144,7 @@ suite() {
     fi
   done
   printf '%s: %d tests; %d not clean even without a wrapper; %d commands asked for; not the same each time: %s\n' \
-    "$shell" "$n" "$failing" "$(wc -l <"$T/log")" "${flaky[*]:-none}"
+    "$shell" "$n" "$failing" "$(asked)" "${flaky[*]:-none}"
 }
 
 case $what in

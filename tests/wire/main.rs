@@ -1,8 +1,12 @@
 //! A sandboxed peer that lies: hand-written bytes against the real server. Whatever it sends, the
 //! session goes on, and what is held for it is bounded.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 #[path = "../support/mod.rs"]
 mod support;
+
+mod foreign_server;
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -102,7 +106,7 @@ async fn descriptors_whose_numbers_overlap_come_out_right() {
         })
         .await
         .unwrap();
-        let expected: String = places.iter().map(|place| format!("{place}\n")).collect();
+        let expected = places.map(|place| format!("{place}\n")).concat();
         assert_eq!(said, expected, "shifted by {shift}");
     }
 }
