@@ -71,8 +71,7 @@ fn arguments_and_environment_that_are_not_text(shell: &Shell) {
     let gate = Gate::with_rules(shell, RULES);
     for directory in ["/bin", "/usr/bin"] {
         let script = [
-            format!("export X=").as_bytes(),
-            b"$'\\xff\\xfe'; ",
+            &b"export X=$'\\xff\\xfe'; "[..],
             format!("{directory}/printf '[%s]' $'\\xfe' $'a\\nb' '").as_bytes(),
             b"\xe9'; ",
             format!("{directory}/env | grep -a ^X=").as_bytes(),
