@@ -181,8 +181,8 @@ fn new_rules_hold_for_the_next_command(shell: &Shell) {
 }
 
 fn a_session_that_ends_without_its_service_says_what_is_lost(shell: &Shell) {
-    let gate = Gate::with_rules(shell, RULES);
-    let mut running = gate.start("/bin/true; echo ready; read -r go; sleep 0.1; exit 4");
+    let gate = Gate::with_rules(shell, RULES).option(["--verdict-timeout", "3s"]);
+    let mut running = gate.start("/bin/true; echo ready; read -r go; exit 4");
     running.wait_for("ready");
     gate.kill_policyd();
     running.tell("go");

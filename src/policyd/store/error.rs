@@ -70,6 +70,16 @@ pub enum StoreError {
     },
 }
 
+impl StoreError {
+    /// Whether another process has the database locked.
+    pub(super) fn is_busy(&self) -> bool {
+        let Self::Open { source, .. } = self else {
+            return false;
+        };
+        source.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+    }
+}
+
 /// What can be done about a failure of the database.
 pub(super) fn advice(error: &rusqlite::Error) -> &'static str {
     match error.sqlite_error_code() {

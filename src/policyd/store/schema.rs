@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use prost::Message;
 use rusqlite::{Connection, OpenFlags, Transaction, params};
@@ -18,6 +18,9 @@ const SCHEMA_VERSION: i64 = 1;
 const APPLICATION_ID: i64 = 0x4558_4750;
 /// The database, inside the data directory.
 const FILE_NAME: &str = "events.sqlite";
+/// How long another process's lock is waited for.
+const BUSY_TIME: Duration = Duration::from_secs(5);
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
 /// Longest command line that is kept as text, for people; the event has all of it.
 const COMMAND_LINE_LIMIT: usize = 4096;
 
@@ -151,27 +154,52 @@ pub(super) fn open_for_writing(directory: &Path) -> Result<Connection, StoreErro
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )
     .map_err(open_error)?;
-    connection
-        .busy_timeout(Duration::from_secs(5))
+    connection.busy_timeout(BUSY_TIME).map_err(open_error)?;
+    let began = Instant::now();
+    while let Err(error) = prepare(&mut connection, &path) {
+        // Another service begins the same store: SQLite doesn't wait for a change of the journal's mode.
+        if !error.is_busy() || began.elapsed() > BUSY_TIME {
+            return Err(error);
+        }
+        std::thread::sleep(BUSY_PAUSE);
+    }
+    Ok(connection)
+}
+
+/// Makes a database ready to be written, by as many services as like to.
+fn prepare(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
+    let open_error = |source| StoreError::Open {
+        path: path.to_owned(),
+        source,
+    };
+    // Before anything is changed in a file that may be another program's.
+    check(
+        &connection.unchecked_transaction().map_err(open_error)?,
+        path,
+    )?;
+    let set = |name, value: &dyn rusqlite::ToSql| {
+        connection
+            .pragma_update(None, name, value)
+            .map_err(open_error)
+    };
+    set("journal_mode", &"WAL")?;
+    // With WAL, FULL is what makes a commit survive a power failure; an acknowledged event must.
+    set("synchronous", &"FULL")?;
+    set("journal_size_limit", &(64 << 20))?;
+    let transaction = connection
+        .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
         .map_err(open_error)?;
-    let version = check(&connection, &path)?;
-    let prepare = |connection: &mut Connection| {
-        connection.pragma_update(None, "journal_mode", "WAL")?;
-        // With WAL, FULL is what makes a commit survive a power failure; an acknowledged event must.
-        connection.pragma_update(None, "synchronous", "FULL")?;
-        connection.pragma_update(None, "journal_size_limit", 64 << 20)?;
-        let transaction =
-            connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    let write = |version| {
         if version == 0 {
             transaction.execute_batch(SCHEMA)?;
         }
         // Written each time: a store that can't be written shows now, not at the first event.
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-        transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
-        transaction.commit()
+        transaction.pragma_update(None, "user_version", SCHEMA_VERSION)
     };
-    prepare(&mut connection).map_err(open_error)?;
-    Ok(connection)
+    // Again, because another service may have begun it meanwhile.
+    write(check(&transaction, path)?).map_err(open_error)?;
+    transaction.commit().map_err(open_error)
 }
 
 /// Opens the store for reading, also while it is written.
@@ -189,17 +217,19 @@ pub fn open_for_reading(directory: &Path) -> Result<Connection, StoreError> {
         source,
     };
     let connection = Connection::open_with_flags(&path, flags).map_err(open_error)?;
-    connection
-        .busy_timeout(Duration::from_secs(5))
-        .map_err(open_error)?;
-    if check(&connection, &path)? == 0 {
+    connection.busy_timeout(BUSY_TIME).map_err(open_error)?;
+    let snapshot = connection.unchecked_transaction().map_err(open_error)?;
+    let version = check(&snapshot, &path)?;
+    drop(snapshot);
+    if version == 0 {
         return Err(StoreError::Missing { path });
     }
     Ok(connection)
 }
 
-/// The schema version, if it is one to be used; 0 for an empty database.
-fn check(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
+/// The schema version, if it is one to be used; 0 for an empty database. In a transaction, for it looks
+/// more than once.
+fn check(connection: &Transaction<'_>, path: &Path) -> Result<i64, StoreError> {
     let open_error = |source| StoreError::Open {
         path: path.to_owned(),
         source,

@@ -260,3 +260,19 @@ fn files_are_for_their_owner_only() {
     assert_eq!(mode(&directory.join("events.sqlite-wal")), 0o600);
     store.close();
 }
+
+#[test]
+fn several_services_may_begin_one_store_at_once() {
+    for _ in 0..20 {
+        let directory = tempfile::tempdir().expect("a directory");
+        let barrier = std::sync::Barrier::new(8);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    barrier.wait();
+                    Store::open(directory.path()).expect("a store");
+                });
+            }
+        });
+    }
+}
