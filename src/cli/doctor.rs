@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use super::{Failure, OutputForm, OutputOption, SUCCESS, place};
+use super::{Failure, OutputForm, OutputOption, SUCCESS, named_policy, place};
 use crate::link::Endpoint;
 use crate::sys::{host, limits, process};
 
@@ -88,7 +88,7 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> Result<c_int, Failure> {
     findings.push(descendants());
     findings.push(open_files());
     findings.push(bubblewrap());
-    findings.push(policy(arguments.policy.as_deref()));
+    findings.push(policy(named_policy(arguments.policy.as_deref())));
     let text = match arguments.output.output {
         OutputForm::Json => {
             let mut text = serde_json::json!({ "findings": findings }).to_string();

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::executor::{Executor, Streams};
 use super::startup::Startup;
-use super::{Failure, OutputForm, OutputOption, TIMED_OUT, place};
+use super::{Failure, OutputForm, OutputOption, TIMED_OUT, named_policy, place};
 use crate::link::{
     Drained, Endpoint, GateDescription, LinkOptions, OnUnavailable, PolicyLink, UserDescription,
 };
@@ -25,6 +25,16 @@ use crate::sys::{host, limits, signal};
 
 /// How long the last events may take to be delivered after the end of a session.
 const DRAIN_TIME: Duration = Duration::from_secs(3);
+
+/// What the gate passes on to the shell.
+pub(super) const SIGNALS: &[c_int] = &[
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -128,7 +138,11 @@ enum Backend {
     Bubblewrap,
 }
 
-pub(super) fn exec(arguments: &ExecArguments, startup: Arc<Startup>) -> Result<c_int, Failure> {
+pub(super) fn exec(
+    arguments: &ExecArguments,
+    startup: Arc<Startup>,
+    signals: SignalWatch,
+) -> Result<c_int, Failure> {
     let streams = match arguments.output.output {
         OutputForm::Text => Streams::Pass,
         OutputForm::Json => Streams::Capture,
@@ -151,7 +165,7 @@ pub(super) fn exec(arguments: &ExecArguments, startup: Arc<Startup>) -> Result<c
         },
         labels: arguments.session.labels.iter().cloned().collect(),
     };
-    let gate = Gate::new(&arguments.session, startup, streams)?;
+    let gate = Gate::new(&arguments.session, startup, signals, streams)?;
     let sandbox = gate.executor.sandbox.report();
     let result = gate.run(async |server, executor, cancelled| {
         server.exec(params, sandbox, executor, cancelled).await
@@ -169,12 +183,16 @@ pub(super) fn exec(arguments: &ExecArguments, startup: Arc<Startup>) -> Result<c
     })
 }
 
-pub(super) fn shell(arguments: ShellArguments, startup: Arc<Startup>) -> Result<c_int, Failure> {
+pub(super) fn shell(
+    arguments: ShellArguments,
+    startup: Arc<Startup>,
+    signals: SignalWatch,
+) -> Result<c_int, Failure> {
     let mut command = arguments.arguments;
     if arguments.login {
         command.insert(0, "-l".into());
     }
-    let gate = Gate::new(&arguments.session, startup, Streams::Pass)?;
+    let gate = Gate::new(&arguments.session, startup, signals, Streams::Pass)?;
     let params = SessionParams {
         labels: arguments.session.labels.iter().cloned().collect(),
         workdir: workdir(arguments.session.workdir.as_deref())?,
@@ -200,9 +218,10 @@ impl Gate {
     fn new(
         options: &SessionOptions,
         startup: Arc<Startup>,
+        signals: SignalWatch,
         streams: Streams,
     ) -> Result<Self, Failure> {
-        let policy = options.policy.as_deref().ok_or_else(|| {
+        let policy = named_policy(options.policy.as_deref()).ok_or_else(|| {
             Failure::saying("no policy service is named, and nothing runs without a verdict").hint(
                 "give --policy URL or set EXECGATE_POLICY; `execgate-policyd --rules FILE` starts one",
             )
@@ -234,17 +253,6 @@ impl Gate {
         };
         link.gate = describe();
         let link = PolicyLink::new(link).map_err(|error| Failure::new(&error))?;
-        let signals = startup.acting(&[
-            libc::SIGINT,
-            libc::SIGTERM,
-            libc::SIGHUP,
-            libc::SIGQUIT,
-            libc::SIGUSR1,
-            libc::SIGUSR2,
-        ]);
-        // Before any thread is there, so that all of them leave these signals to the watch.
-        let signals = SignalWatch::new(signals)
-            .map_err(|error| Failure::saying(format!("cannot wait for signals: {error}")))?;
         signal::ignore(libc::SIGPIPE);
         if let Err(error) = limits::raise_open_files() {
             tracing::warn!(%error, "the limit on open files stays low");

@@ -114,14 +114,26 @@ impl Executor {
                 output: vec![],
             });
         };
-        let mut captured = Captured::default();
-        let (outcome, read) = tokio::join!(shell, captured.read(stdout, stderr));
-        read.map_err(failed("read the shell's output"))?;
+        let reading = "read the shell's output";
+        let mut capture = Capture::new(stdout, stderr).map_err(failed(reading))?;
+        tokio::pin!(shell);
+        let outcome = tokio::select! {
+            outcome = &mut shell => {
+                // An escalated command may have left something behind that holds the pipes open, and
+                // goes on until the session ends. What the shell wrote is in them by now.
+                capture.read_rest().map_err(failed(reading))?;
+                outcome?
+            }
+            read = capture.read() => {
+                read.map_err(failed(reading))?;
+                shell.await?
+            }
+        };
         Ok(ShellOutput {
-            outcome: outcome?,
-            stdout: captured.stdout,
-            stderr: captured.stderr,
-            output: captured.output,
+            outcome,
+            stdout: capture.stdout.kept,
+            stderr: capture.stderr.kept,
+            output: capture.output,
         })
     }
 
@@ -288,42 +300,82 @@ async fn next_signal(watch: Option<&AsyncFd<SignalWatch>>) -> crate::sys::signal
     }
 }
 
-#[derive(Default)]
-struct Captured {
-    stdout: Vec<u8>,
-    stderr: Vec<u8>,
+/// A shell's output, as it is read.
+struct Capture {
+    stdout: Captured,
+    stderr: Captured,
     output: Vec<u8>,
 }
 
-impl Captured {
-    async fn read(&mut self, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<()> {
-        let mut stdout = Some(pipe::Receiver::from_owned_fd(stdout)?);
-        let mut stderr = Some(pipe::Receiver::from_owned_fd(stderr)?);
-        let mut from_stdout = vec![0; 64 << 10];
-        let mut from_stderr = vec![0; 64 << 10];
-        while stdout.is_some() || stderr.is_some() {
-            let (source, kept, read, bytes) = tokio::select! {
-                read = read_some(stdout.as_mut(), &mut from_stdout) =>
-                    (&mut stdout, &mut self.stdout, read?, &from_stdout),
-                read = read_some(stderr.as_mut(), &mut from_stderr) =>
-                    (&mut stderr, &mut self.stderr, read?, &from_stderr),
+/// One stream of it.
+struct Captured {
+    /// `None` after its end.
+    source: Option<pipe::Receiver>,
+    buffer: Vec<u8>,
+    kept: Vec<u8>,
+}
+
+impl Capture {
+    fn new(stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Self> {
+        Ok(Self {
+            stdout: Captured::new(stdout)?,
+            stderr: Captured::new(stderr)?,
+            output: Vec::new(),
+        })
+    }
+
+    /// Reads to the end of both. Loses nothing when it is dropped half-way.
+    async fn read(&mut self) -> io::Result<()> {
+        while self.stdout.source.is_some() || self.stderr.source.is_some() {
+            let (stream, count) = tokio::select! {
+                count = self.stdout.read() => (&mut self.stdout, count?),
+                count = self.stderr.read() => (&mut self.stderr, count?),
             };
-            if read == 0 {
-                *source = None;
-            }
-            for kept in [kept, &mut self.output] {
-                let room = MOST_CAPTURED.saturating_sub(kept.len());
-                kept.extend_from_slice(&bytes[..read.min(room)]);
+            stream.keep(count, &mut self.output);
+        }
+        Ok(())
+    }
+
+    /// Reads what is there already.
+    fn read_rest(&mut self) -> io::Result<()> {
+        for stream in [&mut self.stdout, &mut self.stderr] {
+            while let Some(source) = &stream.source {
+                match source.try_read(&mut stream.buffer) {
+                    Ok(count) => stream.keep(count, &mut self.output),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(())
     }
 }
 
-async fn read_some(source: Option<&mut pipe::Receiver>, buffer: &mut [u8]) -> io::Result<usize> {
-    match source {
-        Some(source) => source.read(buffer).await,
-        None => std::future::pending().await,
+impl Captured {
+    fn new(source: OwnedFd) -> io::Result<Self> {
+        Ok(Self {
+            source: Some(pipe::Receiver::from_owned_fd(source)?),
+            buffer: vec![0; 64 << 10],
+            kept: Vec::new(),
+        })
+    }
+
+    async fn read(&mut self) -> io::Result<usize> {
+        match &mut self.source {
+            Some(source) => source.read(&mut self.buffer).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Keeps the first `count` bytes of the buffer; none are the end.
+    fn keep(&mut self, count: usize, output: &mut Vec<u8>) {
+        if count == 0 {
+            self.source = None;
+        }
+        for kept in [&mut self.kept, output] {
+            let room = MOST_CAPTURED.saturating_sub(kept.len());
+            kept.extend_from_slice(&self.buffer[..count.min(room)]);
+        }
     }
 }
 

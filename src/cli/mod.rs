@@ -17,6 +17,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::logging;
 use crate::policyd::{audit, check};
 use crate::sys::entry::Invocation;
+use crate::sys::signal::SignalWatch;
 use startup::Startup;
 
 /// Everything went as asked.
@@ -85,6 +86,11 @@ struct OutputOption {
     /// How to write the result
     #[arg(long, value_name = "FORM", default_value = "text")]
     output: OutputForm,
+}
+
+/// `--policy`, where it names something: a variable that is set to nothing isn't a choice.
+fn named_policy(policy: Option<&str>) -> Option<&str> {
+    policy.filter(|policy| !policy.is_empty())
 }
 
 /// Why a command failed: what was attempted, all causes, and what to do.
@@ -161,12 +167,20 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
             return Ok(if error.use_stderr() { USAGE } else { SUCCESS });
         }
     };
+    let startup = Arc::new(startup);
+    // The log has a thread of its own, and a signal acts on any thread that doesn't block it: a
+    // session's signals are blocked before that thread is there.
+    let signals = match command_line.command {
+        Subcommands::Exec(_) | Subcommands::Shell(_) => exec::SIGNALS,
+        _ => &[],
+    };
+    let signals = SignalWatch::new(startup.acting(signals))
+        .map_err(|error| Failure::saying(format!("cannot wait for signals: {error}")))?;
     let _writer = logging::start(&command_line.log)
         .map_err(|error| Failure::new(&error).hint("try --log warn or --log execgate=debug"))?;
-    let startup = Arc::new(startup);
     match command_line.command {
-        Subcommands::Exec(arguments) => exec::exec(&arguments, startup),
-        Subcommands::Shell(arguments) => exec::shell(arguments, startup),
+        Subcommands::Exec(arguments) => exec::exec(&arguments, startup, signals),
+        Subcommands::Shell(arguments) => exec::shell(arguments, startup, signals),
         Subcommands::Check(arguments) => match check::run(&arguments, &mut io::stdout()) {
             Ok(answer) => Ok(answer.exit_code().into()),
             Err(error) => Err(Failure::new(&error).exiting(error.exit_code().into())),

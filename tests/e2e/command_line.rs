@@ -1,0 +1,291 @@
+//! `execgate` as it is installed, and what its commands say, print and exit with.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::gate::directory;
+use crate::machine::{Shell, repository};
+use crate::process::{self, Done, EXECGATE, lossy};
+
+fn execgate(arguments: &[&str]) -> Done {
+    process::run(
+        Command::new(EXECGATE)
+            .args(arguments)
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin"),
+    )
+}
+
+/// The programs as `make install` leaves them.
+struct Installed {
+    prefix: TempDir,
+}
+
+impl Installed {
+    fn new() -> Option<Self> {
+        Shell::find("bash").and(Shell::find("zsh"))?;
+        let prefix = directory();
+        std::fs::create_dir(prefix.path().join("bin")).expect("a directory");
+        std::fs::create_dir(prefix.path().join("libexec")).expect("a directory");
+        let installed = Self { prefix };
+        std::fs::copy(EXECGATE, installed.program()).expect("a copy");
+        let dist = repository().join("target/dist/libexec/execgate");
+        let libexec = installed.prefix.path().join("libexec/execgate");
+        std::os::unix::fs::symlink(dist, libexec).expect("a link");
+        Some(installed)
+    }
+
+    fn program(&self) -> PathBuf {
+        self.prefix.path().join("bin/execgate")
+    }
+
+    fn run(&self, arguments: &[&str]) -> Done {
+        process::run(
+            Command::new(self.program())
+                .args(arguments)
+                .env_clear()
+                .env("PATH", "/usr/bin:/bin"),
+        )
+    }
+}
+
+fn rules(directory: &Path, text: &str) -> String {
+    let path = directory.join("x.star");
+    std::fs::write(&path, text).expect("a file");
+    path.to_str().expect("text").to_owned()
+}
+
+#[test]
+fn installed_programs_find_wrapper_and_shells_beside_themselves() {
+    let Some(installed) = Installed::new() else {
+        return;
+    };
+    let done = installed.run(&["doctor"]);
+    done.exits(0);
+    for subject in ["wrapper", "bash", "zsh"] {
+        let line = done
+            .output()
+            .lines()
+            .find(|line| line.contains(subject))
+            .map(str::to_owned);
+        assert!(
+            line.is_some_and(|line| line.starts_with("good")),
+            "{subject}: {done}"
+        );
+    }
+    // With no policy service everything but the shell's own doing is denied; bash is the default.
+    let service = [
+        "--policy",
+        "http://127.0.0.1:1",
+        "--verdict-timeout",
+        "200ms",
+    ];
+    let script = ["--no-login", "--", "echo $BASH_VERSION; /bin/true"];
+    let done = installed.run(&[&["exec"], &service[..], &script].concat());
+    assert!(done.exits(1).output().starts_with("5."), "{done}");
+    let script = [
+        "--no-login",
+        "--shell",
+        "zsh",
+        "--",
+        "echo $ZSH_VERSION; /bin/true",
+    ];
+    let done = installed.run(&[&["exec"], &service[..], &script].concat());
+    assert!(done.exits(1).output().starts_with("5."), "{done}");
+}
+
+#[test]
+fn the_doctor_says_what_is_missing_and_how_to_get_it() {
+    // A development build has no shells beside it.
+    let done = execgate(&["doctor"]);
+    done.exits(1);
+    let output = done.output();
+    assert!(
+        output.contains("missing bash            no patched shell bash\n"),
+        "{done}"
+    );
+    assert!(output.contains("make build"), "{done}");
+    assert!(!output.contains('\x1b'), "{done}");
+
+    let done = execgate(&[
+        "doctor",
+        "--output",
+        "json",
+        "--policy",
+        "http://127.0.0.1:1",
+    ]);
+    let json: Value = serde_json::from_slice(&done.exits(1).stdout).expect("JSON");
+    let findings = json["findings"].as_array().expect("findings");
+    let subjects: Vec<_> = findings
+        .iter()
+        .filter_map(|finding| finding["subject"].as_str())
+        .collect();
+    let expected = [
+        "kernel",
+        "exit status",
+        "wrapper",
+        "bash",
+        "zsh",
+        "clean-up",
+        "open files",
+        "bubblewrap",
+        "policy service",
+    ];
+    assert_eq!(subjects, expected);
+    for finding in findings {
+        let status = finding["status"].as_str().expect("a status");
+        assert!(["good", "weak", "missing"].contains(&status), "{finding}");
+        assert_eq!(finding["remedy"].is_string(), status != "good", "{finding}");
+        assert!(finding["detail"].is_string(), "{finding}");
+    }
+    assert_eq!(findings[8]["status"], "missing");
+}
+
+#[test]
+fn nothing_runs_where_no_policy_service_is_named() {
+    for variable in [None, Some("")] {
+        let mut command = Command::new(EXECGATE);
+        command
+            .env_clear()
+            .args(["exec", "--shell", "/bin/sh", "--", "echo x"]);
+        command.envs(variable.map(|value| ("EXECGATE_POLICY", value)));
+        let done = process::run(&mut command);
+        done.exits(125)
+            .prints("")
+            .says("no policy service is named")
+            .says("hint: ");
+    }
+}
+
+#[test]
+fn command_lines_that_make_no_sense_exit_with_2() {
+    let policy = ["--policy", "http://127.0.0.1:1"];
+    for arguments in [
+        &["exec"][..],
+        &["exec", "echo"],
+        &["exec", "--"],
+        &["exec", "--label", "x", "--", "y"],
+        &["exec", "--label", "=x", "--", "y"],
+        &["exec", "--timeout", "5 parsecs", "--", "y"],
+        &["exec", "--timeout", "0", "--", "y"],
+        &["exec", "--on-unavailable", "escalate", "--", "y"],
+        &["exec", "--sandbox", "jail", "--", "y"],
+        &["exec", "--output", "xml", "--", "y"],
+        &["audit"],
+        &["audit", "--data", "/nonexistent", "--since", "yesterday"],
+        &["audit", "--data", "/nonexistent"],
+        &["check", "--", "x"],
+        &["check", "--rules", "/nonexistent", "--", "x"],
+        &["nonsense"],
+        &[],
+    ] {
+        let done = execgate(arguments);
+        done.exits(2).prints("");
+        assert!(!done.stderr.is_empty(), "{done}");
+    }
+    for (endpoint, what) in [
+        ("127.0.0.1:1", "has no scheme"),
+        ("ftp://127.0.0.1", "ftp"),
+        ("unix:policy.sock", "absolute"),
+    ] {
+        let done = execgate(&[
+            "exec", "--policy", endpoint, "--shell", "/bin/sh", "--", "echo x",
+        ]);
+        done.exits(125).prints("").says(what);
+    }
+    let done = execgate(
+        &[
+            &["exec", "--shell", "/nonexistent/sh"],
+            &policy[..],
+            &["--", "x"],
+        ]
+        .concat(),
+    );
+    done.exits(125)
+        .says("no patched shell /nonexistent/sh")
+        .says("hint: ");
+    execgate(&["--log", "=?=", "doctor"])
+        .exits(125)
+        .says("hint: ");
+}
+
+#[test]
+fn check_answers_by_text_json_and_exit_code() {
+    let place = directory();
+    let rules = rules(
+        place.path(),
+        "prefix_rule([\"true\"])\nprefix_rule([\"uname\"], \"escalate\", execution = \"turn_default\")\n\
+         prefix_rule([\"date\", \"-s\"], \"deny\", justification = \"No.\", name = \"clock\")\n",
+    );
+    let check =
+        |command: &[&str]| execgate(&[&["check", "--rules", &rules, "--"], command].concat());
+    check(&["true"]).exits(0).says_nothing();
+    check(&["uname", "-a"]).exits(3);
+    let done = check(&["date", "-s", "now"]);
+    done.exits(4);
+    assert!(
+        done.output()
+            .contains("answer    deny\nrule      clock\nreason    No.\n"),
+        "{done}"
+    );
+    let done = check(&["date"]);
+    done.exits(4);
+    assert!(done.output().contains("no rule matches"), "{done}");
+    check(&["nonexistent-program"])
+        .exits(2)
+        .prints("")
+        .says("no directory of PATH");
+    check(&[""]).exits(2).prints("");
+    let done = execgate(&[
+        "check",
+        "--rules",
+        &rules,
+        "--output",
+        "json",
+        "--",
+        "/usr/bin/uname",
+    ]);
+    let json: Value = serde_json::from_slice(&done.exits(3).stdout).expect("JSON");
+    assert_eq!(
+        (&json["decision"], &json["execution"]),
+        (&"escalate".into(), &"turn_default".into())
+    );
+
+    let broken = self::rules(place.path(), "prefix_rule([\"a\"])\nprefix_rule(7)\n");
+    let done = execgate(&["check", "--rules", &broken, "--", "true"]);
+    done.exits(2).prints("").says("x.star:2");
+}
+
+#[test]
+fn a_reader_that_went_away_and_a_full_disk_are_told() {
+    let place = directory();
+    let rules = rules(place.path(), "fallback(\"run\")");
+    for (arguments, status) in [
+        (&["check", "--rules", &rules, "--", "true"][..], 1),
+        (&["doctor"], 125),
+    ] {
+        let full = std::fs::OpenOptions::new()
+            .write(true)
+            .open("/dev/full")
+            .expect("a device");
+        let output = Command::new(EXECGATE)
+            .args(arguments)
+            .stdout(full)
+            .output()
+            .expect("it runs");
+        assert_eq!(
+            output.status.code(),
+            Some(status),
+            "{}",
+            lossy(&output.stderr)
+        );
+        assert!(
+            lossy(&output.stderr).contains("No space left"),
+            "{}",
+            lossy(&output.stderr)
+        );
+    }
+}

@@ -1,0 +1,60 @@
+//! What the programs say of themselves, word for word. `UPDATE=1 cargo test --test e2e help::`
+//! writes it anew; what then differs is looked at like any other change.
+
+use std::fmt::Write;
+use std::process::Command;
+
+use crate::machine::repository;
+use crate::process::{self, EXECGATE};
+
+const SNAPSHOT: &str = "tests/snapshots/help.txt";
+
+#[test]
+fn every_command_says_what_it_does() {
+    let policyd = env!("CARGO_BIN_EXE_execgate-policyd");
+    let commands = [
+        ("execgate", EXECGATE, &[][..]),
+        ("execgate exec", EXECGATE, &["exec"]),
+        ("execgate shell", EXECGATE, &["shell"]),
+        ("execgate check", EXECGATE, &["check"]),
+        ("execgate audit", EXECGATE, &["audit"]),
+        ("execgate doctor", EXECGATE, &["doctor"]),
+        ("execgate-policyd", policyd, &[]),
+    ];
+    let mut text = String::new();
+    for (name, program, arguments) in commands {
+        let mut command = Command::new(program);
+        let done = process::run(command.args(arguments).arg("--help").env_clear());
+        done.exits(0).says_nothing();
+        write!(text, "==== {name} --help\n\n{}\n", done.output()).expect("text");
+    }
+    let path = repository().join(SNAPSHOT);
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &text).expect("a file");
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    for (number, (line, before)) in text.lines().zip(expected.lines()).enumerate() {
+        let number = number + 1;
+        assert_eq!(
+            line, before,
+            "{SNAPSHOT}:{number} differs: UPDATE=1 writes it anew"
+        );
+    }
+    assert_eq!(
+        text.len(),
+        expected.len(),
+        "{SNAPSHOT} differs: UPDATE=1 writes it anew"
+    );
+}
+
+#[test]
+fn versions_are_the_packages() {
+    for (name, program) in [
+        ("execgate", EXECGATE),
+        ("execgate-policyd", env!("CARGO_BIN_EXE_execgate-policyd")),
+    ] {
+        let done = process::run(Command::new(program).arg("--version").env_clear());
+        done.exits(0)
+            .prints(&format!("{name} {}\n", env!("CARGO_PKG_VERSION")));
+    }
+}

@@ -1,0 +1,33 @@
+//! The whole path for real: `execgate exec`, a patched shell, the wrapper, gRPC, a policy service,
+//! and `execgate audit` afterwards. A scenario takes about ten lines, and runs in bash and in zsh.
+//!
+//! A shell, Python's packages or a sandbox that this machine lacks fail what needs them where `CI` is
+//! set. Elsewhere that is skipped, and standard error says so.
+
+#![cfg(feature = "full")]
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "what fails here fails the test"
+)]
+
+mod broken_services;
+mod bytes;
+mod command_line;
+mod crowds;
+mod embedding;
+mod gate;
+mod help;
+mod machine;
+mod outages;
+#[path = "../link/peer.rs"]
+#[allow(dead_code, reason = "the tests of the link use the rest")]
+mod peer;
+mod process;
+mod python;
+mod sandboxes;
+mod service;
+mod sessions;
+mod tree;
+mod verdicts;

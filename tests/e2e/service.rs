@@ -1,0 +1,58 @@
+//! The reference policy service as a process.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::process::{Running, wait_until};
+
+const POLICYD: &str = env!("CARGO_BIN_EXE_execgate-policyd");
+
+pub(crate) struct Policyd {
+    running: Running,
+    /// As `--policy` takes it.
+    pub(crate) url: String,
+}
+
+impl Policyd {
+    /// Starts it on the rules and the data of `directory`, and waits until it listens.
+    pub(crate) fn start(directory: &Path, listen: &str) -> Self {
+        let mut command = Command::new(POLICYD);
+        command
+            .args([
+                "--rules",
+                "rules.star",
+                "--data",
+                "data",
+                "--listen",
+                listen,
+            ])
+            .env_clear()
+            .current_dir(directory);
+        let mut running = Running::start(&mut command);
+        running.wait_for("\n");
+        let line = running.stdout();
+        let address = line.trim_end().strip_prefix("listening on ");
+        let address = address.unwrap_or_else(|| panic!("{line:?}"));
+        let url = if address.starts_with("unix:") {
+            address.to_owned()
+        } else {
+            format!("http://{address}")
+        };
+        Self { running, url }
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        self.running.signal(name);
+    }
+
+    /// Has it end, and waits for that.
+    pub(crate) fn stop(self) {
+        self.running.signal("TERM");
+        self.running.done().exits(0);
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_for_log(&self, text: &str) {
+        wait_until(text, || self.running.stderr().contains(text));
+    }
+}

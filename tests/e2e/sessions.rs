@@ -1,0 +1,205 @@
+//! The options of `execgate exec`, and how a session ends.
+
+use serde_json::{Value, json};
+
+use crate::gate::{Gate, verdicts};
+use crate::machine::{Shell, in_both_shells, is_running};
+use crate::process::wait_until;
+
+const RULES: &str = r#"
+prefix_rule(["uname"], "escalate")
+prefix_rule(["setsid"], "escalate")
+prefix_rule(["date"], "deny", justification = "No clocks here.")
+fallback("run")
+def decide(exec):
+    if exec.name == "sleep" and exec.args[0].endswith(".5"):
+        return escalate()
+    return None
+"#;
+
+/// Times to sleep that no other process has: one that is run, one escalated, one detached.
+fn times() -> [String; 3] {
+    let own = std::process::id();
+    let thread = format!("{:?}", std::thread::current().id());
+    let number: String = thread.chars().filter(char::is_ascii_digit).collect();
+    [".25", ".5", ".75"].map(|end| format!("{}{own}{number}{end}", 1))
+}
+
+in_both_shells! {
+    the_time_limit_ends_a_session_with_all_its_processes,
+    the_end_of_the_shell_ends_what_it_left_behind,
+    a_signal_to_the_gate_reaches_the_shell,
+    no_process_outlives_a_gate_that_was_killed,
+    login_files_are_read_unless_told_not_to,
+    a_session_starts_where_it_is_told,
+    a_directory_that_cannot_be_used_is_an_error_of_the_gate,
+    output_as_json_has_all_that_became_of_a_command,
+    several_words_are_the_very_arguments,
+    a_descriptor_and_standard_input_are_the_commands,
+}
+
+fn the_time_limit_ends_a_session_with_all_its_processes(shell: &Shell) {
+    let gate = Gate::with_rules(shell, RULES).option(["--timeout", "5s"]);
+    let [run, escalated, detached] = times();
+    let script =
+        format!("sleep {run} & sleep {escalated} & setsid sh -c 'sleep {detached} & :'; wait");
+    let running = gate.start(&script);
+    wait_until("three sleepers", || {
+        [&run, &escalated, &detached]
+            .iter()
+            .all(|time| is_running(time))
+    });
+    let done = running.done();
+    done.exits(124)
+        .prints("")
+        .says("execgate: the time limit was reached\n");
+    for time in [&run, &escalated, &detached] {
+        assert!(!is_running(time), "{time}: {done}");
+    }
+    let ended: Vec<_> = gate.audit();
+    assert!(
+        ended
+            .iter()
+            .any(|exec| exec.name() == "sleep" && !exec.text("finished_at").is_empty())
+    );
+}
+
+fn the_end_of_the_shell_ends_what_it_left_behind(shell: &Shell) {
+    for output in ["text", "json"] {
+        let gate = Gate::with_rules(shell, RULES).option(["--output", output]);
+        let [run, escalated, detached] = times();
+        // All of them hold standard output open.
+        let script = format!(
+            "sleep {run} & sleep {escalated} & setsid sh -c 'sleep {detached} & :'; echo end; exit 3"
+        );
+        let done = gate.exec(script);
+        assert!(done.exits(3).output().contains("end"), "{done}");
+        for time in [&run, &escalated, &detached] {
+            assert!(!is_running(time), "{time}: {done}");
+        }
+    }
+}
+
+fn a_signal_to_the_gate_reaches_the_shell(shell: &Shell) {
+    let gate = Gate::with_rules(shell, RULES);
+    let mut running =
+        gate.start("trap 'echo caught; exit 5' TERM; echo ready; while :; do sleep 0.05; done");
+    running.wait_for("ready");
+    running.signal("TERM");
+    running.done().exits(5).prints("ready\ncaught\n");
+    let mut running = gate.start("echo ready; while :; do sleep 0.05; done");
+    running.wait_for("ready");
+    running.signal("TERM");
+    running.done().exits(143);
+}
+
+fn no_process_outlives_a_gate_that_was_killed(shell: &Shell) {
+    let gate = Gate::with_rules(shell, RULES);
+    let [run, escalated, detached] = times();
+    let script =
+        format!("sleep {run} & sleep {escalated} & setsid sh -c 'sleep {detached} & :'; wait");
+    let running = gate.start(&script);
+    wait_until("three sleepers", || {
+        [&run, &escalated, &detached]
+            .iter()
+            .all(|time| is_running(time))
+    });
+    drop(running);
+    wait_until("no sleepers", || {
+        [&run, &escalated, &detached]
+            .iter()
+            .all(|time| !is_running(time))
+    });
+}
+
+fn login_files_are_read_unless_told_not_to(shell: &Shell) {
+    let gate = Gate::with_rules(shell, RULES);
+    for file in [".bash_profile", ".zprofile"] {
+        std::fs::write(gate.path("home").join(file), "echo login; uname\n").expect("a file");
+    }
+    gate.exec("echo command").exits(0).prints("command\n");
+    assert_eq!(verdicts(&gate.audit()), [""; 0]);
+    let gate = gate.option(["--login"]);
+    let done = gate.exec("echo command");
+    assert!(
+        done.exits(0).output().ends_with("login\nLinux\ncommand\n"),
+        "{done}"
+    );
+    assert!(verdicts(&gate.audit()).contains(&"uname escalate".to_owned()));
+}
+
+fn a_session_starts_where_it_is_told(shell: &Shell) {
+    let gate = Gate::with_rules(shell, RULES);
+    gate.exec("/bin/pwd")
+        .prints(&format!("{}\n", gate.path("work").display()));
+    let other = gate.path("home");
+    let gate = gate.option(["--workdir", "../home"]);
+    gate.exec("/bin/pwd; pwd")
+        .exits(0)
+        .prints(&format!("{0}\n{0}\n", other.display()));
+    let gate = gate.option(["--workdir", "/nonexistent"]);
+    // clap takes no option twice.
+    gate.exec("/bin/pwd").exits(2).prints("");
+}
+
+fn a_directory_that_cannot_be_used_is_an_error_of_the_gate(shell: &Shell) {
+    let gate = Gate::with_rules(shell, RULES).option(["--workdir", "/nonexistent"]);
+    gate.exec("echo x")
+        .exits(125)
+        .prints("")
+        .says("cannot use /nonexistent as the working directory");
+    let gate = Gate::with_rules(shell, RULES).option(["--workdir", "/etc/passwd"]);
+    gate.exec("echo x")
+        .exits(125)
+        .prints("")
+        .says("/etc/passwd is no directory");
+}
+
+fn output_as_json_has_all_that_became_of_a_command(shell: &Shell) {
+    let gate = Gate::with_rules(shell, RULES).option(["--output", "json", "--timeout", "100s"]);
+    let done = gate.exec("uname; date; /bin/echo err >&2; printf '\\377'; exit 4");
+    let result: Value = serde_json::from_slice(&done.exits(4).says_nothing().stdout).expect("JSON");
+    assert_eq!(result["exit_code"], 4);
+    assert_eq!(result["stdout"], "Linux\n\u{fffd}");
+    assert_eq!(result["stderr"], "Execution denied: No clocks here.\nerr\n");
+    let output = result["output"].as_str().expect("text");
+    assert_eq!(
+        output.len(),
+        "Linux\n\u{fffd}Execution denied: No clocks here.\nerr\n".len()
+    );
+    assert_eq!(result["timed_out"], false);
+    assert_eq!(
+        result["verdicts"],
+        json!({"run": 1, "escalate": 1, "deny": 1})
+    );
+    assert!(result["duration"].as_f64() > Some(0.0), "{result}");
+    assert_eq!(
+        result.as_object().map(serde_json::Map::len),
+        Some(7),
+        "{result}"
+    );
+
+    let gate = Gate::with_rules(shell, RULES).option(["--output", "json", "--timeout", "2s"]);
+    let done = gate.exec("echo before; sleep 1000");
+    let result: Value = serde_json::from_slice(&done.exits(124).stdout).expect("JSON");
+    assert_eq!(
+        (&result["timed_out"], &result["stdout"]),
+        (&json!(true), &json!("before\n"))
+    );
+}
+
+fn several_words_are_the_very_arguments(shell: &Shell) {
+    let gate = Gate::with_rules(shell, RULES);
+    let mut command = gate.command("/usr/bin/printf");
+    command.args(["[%s]", "a b", "$HOME", "it's", "", "*", "a\nb"]);
+    crate::process::run(&mut command)
+        .exits(0)
+        .prints("[a b][$HOME][it's][][*][a\nb]");
+}
+
+fn a_descriptor_and_standard_input_are_the_commands(shell: &Shell) {
+    let gate = Gate::with_rules(shell, RULES);
+    let mut running = gate.start("cat; echo end");
+    running.tell("line");
+    running.done().exits(0).prints("line\nend\n");
+}

@@ -1,0 +1,150 @@
+//! The audit: every exec once, with all that is known of it, and the tree that they form.
+
+use std::collections::HashSet;
+
+use crate::gate::{Exec, Gate, verdicts};
+use crate::machine::{Shell, in_both_shells};
+
+const RULES: &str = r#"
+prefix_rule(["uname"], "escalate", name = "kernel", reason_code = "host.kernel")
+prefix_rule(["date"], "deny", name = "clock")
+def decide(exec):
+    if exec.name == "id" and exec.labels.get("stage") == "release":
+        return deny("not in a release", name = "labelled")
+    return None
+fallback("run")
+"#;
+
+in_both_shells! {
+    execs_form_a_tree,
+    an_exec_has_what_was_asked_decided_and_done,
+    labels_decide_and_are_recorded,
+    the_audit_is_filtered,
+}
+
+fn execs_form_a_tree(shell: &Shell) {
+    let gate = Gate::with_rules(shell, RULES);
+    let name = shell
+        .path
+        .file_name()
+        .expect("a name")
+        .to_str()
+        .expect("text");
+    // The patched shells come first in PATH, so that a script's own scripts are gated as well.
+    let script = format!(
+        "{name} -c '/bin/true; {name} -c \"uname; :\"; date; :' 2>/dev/null; exec /bin/echo last"
+    );
+    gate.exec(script).exits(0).prints("Linux\nlast\n");
+    let execs = gate.audit();
+    let outer = format!("{name} run");
+    assert_eq!(
+        verdicts(&execs),
+        [
+            &outer,
+            "true run",
+            &outer,
+            "uname escalate",
+            "date deny",
+            "echo run"
+        ]
+    );
+    let id = |exec: &Exec| exec.number("exec_id");
+    let parents: Vec<_> = execs
+        .iter()
+        .map(|exec| exec.number("parent_exec_id"))
+        .collect();
+    let (first, inner) = (id(&execs[0]), id(&execs[2]));
+    assert_eq!(parents, [None, first, first, inner, first, None]);
+    let ids: HashSet<_> = execs.iter().map(id).collect();
+    assert_eq!(ids.len(), execs.len());
+    // The first command's process is the shell's child, and what replaced the shell is the shell.
+    assert_eq!(
+        execs[0].number("parent_process_id"),
+        execs[5].number("process_id")
+    );
+}
+
+fn an_exec_has_what_was_asked_decided_and_done(shell: &Shell) {
+    let gate = Gate::with_rules(shell, RULES);
+    gate.exec("cd /; uname -s; sh -c 'exit 5'").exits(5);
+    let execs = gate.audit();
+    let uname = &execs[0];
+    assert_eq!(uname.0["argv"], serde_json::json!(["uname", "-s"]));
+    for (field, value) in [
+        ("verdict", "escalate"),
+        ("code", "verdict"),
+        ("rule", "kernel"),
+        ("reason_code", "host.kernel"),
+        ("workdir", "/"),
+    ] {
+        assert_eq!(uname.text(field), value, "{uname:?}");
+    }
+    assert_eq!(uname.0["answered"]["times"], 1);
+    assert_eq!(uname.text("session").len(), 32);
+    assert_eq!(uname.number("exit_code"), Some(0));
+    let sh = &execs[1];
+    // Told since Linux 6.15.
+    assert!(matches!(sh.number("exit_code"), None | Some(5)), "{sh:?}");
+    assert!(!sh.text("finished_at").is_empty(), "{sh:?}");
+    let names = sh.0["environment_names"].as_array().expect("names");
+    assert!(
+        names.contains(&"HOME".into()) && !names.contains(&"EXEC_WRAPPER".into()),
+        "{sh:?}"
+    );
+}
+
+fn labels_decide_and_are_recorded(shell: &Shell) {
+    let gate = Gate::with_rules(shell, RULES);
+    gate.exec("id -u >/dev/null").exits(0);
+    let gate = gate.option(["--label", "stage=release", "--label", "job=4=2"]);
+    gate.exec("id -u")
+        .exits(1)
+        .says("Execution denied: not in a release\n");
+    let execs = gate.audit();
+    assert_eq!(execs[0].0["labels"], serde_json::json!({}));
+    assert_eq!(
+        execs[1].0["labels"],
+        serde_json::json!({"stage": "release", "job": "4=2"})
+    );
+    assert_eq!(execs[1].text("rule"), "labelled");
+}
+
+fn the_audit_is_filtered(shell: &Shell) {
+    let gate = Gate::with_rules(shell, RULES);
+    gate.exec("uname; date; /bin/true").exits(0);
+    gate.exec("/bin/true; date").exits(1);
+    let session = gate.list(&[])[4].text("session").to_owned();
+    let counts = [
+        (&["--verdict", "deny"][..], 2),
+        (&["--verdict", "escalate"], 1),
+        (&["--program", "true"], 2),
+        (&["--program", "/bin/true"], 2),
+        (&["--program", "/true"], 0),
+        (&["--code", "host.kernel"], 1),
+        (&["--code", "timed-out"], 0),
+        (&["--since", "1h"], 5),
+        (&["--since", "2200-01-01T00:00:00Z"], 0),
+        (&["--session", &session], 2),
+        (&["--session", &session[..8], "--verdict", "deny"], 1),
+    ];
+    for (options, count) in counts {
+        assert_eq!(gate.list(options).len(), count, "{options:?}");
+    }
+    let mut audit = std::process::Command::new(crate::process::EXECGATE);
+    audit
+        .args(["audit", "--limit", "1", "--data"])
+        .arg(gate.path("data"));
+    let table = crate::process::run(&mut audit);
+    assert_eq!(
+        table
+            .exits(0)
+            .output()
+            .lines()
+            .filter(|line| line.contains("deny"))
+            .count(),
+        1,
+        "{table}"
+    );
+    let tree = crate::process::run(audit.args(["--tree", "--session", &session]));
+    assert!(tree.exits(0).output().contains("date"), "{tree}");
+}
