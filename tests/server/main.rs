@@ -5,11 +5,12 @@
 mod support;
 
 use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
 
 use execgate::model::{
     DecisionCode, EscalationDecision, ExecOutcome, SessionEndReason, SessionEvent, WithdrawalReason,
 };
-use support::{ESCALATE, Scripted, deny, output, start, text, wrapped};
+use support::{ESCALATE, PATIENCE, Scripted, deny, output, start, text, wrapped};
 
 fn finished(name: &str, policy: &Scripted) -> impl Fn(&SessionEvent) -> Option<ExecOutcome> {
     let id = policy.exec_of(name);
@@ -194,30 +195,26 @@ async fn a_policy_can_end_its_session() {
 async fn no_process_of_an_escalated_command_outlives_its_session() {
     let policy = Scripted::always(ESCALATE);
     let session = start(policy.clone());
-    // In its own terminal session, its parent gone: only descent tells whose it is.
-    let script = "(setsid sh -c 'echo $$; exec sleep 1000' &) ; sleep 0.2";
-    let got = output({
-        let mut command = wrapped(&session, "/bin/sh", &["sh", "-c", script]);
-        command.stderr(std::process::Stdio::null());
-        // The detached process holds standard output, so wait for the file instead.
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let (handle, path) = file.keep().unwrap();
-        command.stdout(handle);
-        command.env("OUT", path);
-        command
-    })
-    .await;
-    assert!(got.status.success());
+    // In its own terminal session, its parent gone: only descent tells whose it is. The time is this
+    // process's alone, to be found by.
+    let time = format!("1000.{}", std::process::id());
+    let script = format!("(setsid sleep {time} </dev/null >/dev/null 2>&1 &)");
+    let got = output(wrapped(&session, "/bin/sh", &["sh", "-c", &script])).await;
+    assert!(got.status.success(), "{got:?}");
+    let line = format!("sleep\0{time}\0").into_bytes();
     let sleeper = || {
         std::fs::read_dir("/proc").unwrap().any(|entry| {
             let cmdline = entry.unwrap().path().join("cmdline");
-            std::fs::read(cmdline).is_ok_and(|line| line == b"sleep\x001000\x00")
+            std::fs::read(cmdline).is_ok_and(|found| found == line)
         })
     };
-    assert!(
-        sleeper(),
-        "what a command leaves behind goes on while the session does"
-    );
+    // What a command leaves behind goes on while the session does.
+    let appears = async {
+        while !sleeper() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, appears).await.unwrap();
     session
         .end(SessionEndReason::Completed, String::new(), None)
         .await;

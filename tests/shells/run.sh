@@ -283,7 +283,7 @@ t 'descriptors are inherited' 'exec 7<$F/plain; /bin/sh -c "cat <&7"' '/bin/sh|/
 t 'ignored signals and umask are inherited' 'trap "" HUP; umask 27; /bin/sh -c "umask; kill -HUP \$\$; echo alive"' '/bin/sh|/bin/sh|-c|umask; kill -HUP $$; echo alive'
 
 if [[ $kind == bash ]]; then
-  t 'exec -c' 'exec -c /usr/bin/env' ''      # the log is in the environment, too
+  t 'exec -c' 'exec -c /bin/echo a' ''      # the log is named in the environment, too
   t 'exec that fails, with execfail' 'shopt -s execfail; exec $F/bad-missing; echo $?; exec nocmd; echo $?; exec $F/plain; echo $?' ''
   t 'command_not_found_handle' 'command_not_found_handle() { /bin/echo "none: $1"; return 44; }; nocmd; echo $?' '/bin/echo|/bin/echo|none: nocmd'
   t 'coproc, time, [[ ]]' 'coproc { /bin/cat; }; echo x >&${COPROC[1]}; read -r l <&${COPROC[0]}; echo $l; [[ a == a ]] && TIMEFORMAT=; time /bin/true' \
@@ -296,7 +296,7 @@ if [[ $kind == bash ]]; then
   t 'posix mode' 'set -o posix; nocmd; echo $?; exec $F/plain; echo no' ''
   t 'restricted' 'set -r; /bin/echo a; echo $?; env true; exec env' '/usr/bin/env|env|true'
 else
-  t 'exec -c' 'exec -c /usr/bin/env' ''
+  t 'exec -c' 'exec -c /bin/echo a' ''
   t 'ARGV0' 'ARGV0=other /bin/sh -c "echo \$0"; ARGV0= /bin/sh -c "echo [\$0]"' "$(lines '/bin/sh|other|-c|echo $0' '/bin/sh||-c|echo [$0]')"
   t 'precommand -' ': ; - /bin/sh -c "echo \$0"; - sh -c "echo \$0"' "$(lines '/bin/sh|-/bin/sh|-c|echo $0' '/usr/bin/sh|-sh|-c|echo $0')"
   t 'command_not_found_handler' 'command_not_found_handler() { /bin/echo "none: $1"; return 44; }; nocmd; echo $?' '/bin/echo|/bin/echo|none: nocmd'

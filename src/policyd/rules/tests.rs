@@ -18,6 +18,10 @@ fn refusal(content: &str) -> String {
 }
 
 fn ask_bytes(rules: &Rules, file: &[u8], argv: &[&[u8]]) -> Ruling {
+    ask_in(&[b"HOME", b"LD_PRELOAD"], rules, file, argv)
+}
+
+fn ask_in(environment: &[&[u8]], rules: &Rules, file: &[u8], argv: &[&[u8]]) -> Ruling {
     let session = SessionFacts {
         labels: [("team".to_owned(), "blue".to_owned())].into(),
         user: UserFacts {
@@ -32,7 +36,7 @@ fn ask_bytes(rules: &Rules, file: &[u8], argv: &[&[u8]]) -> Ruling {
         file,
         argv: argv.to_vec(),
         workdir: b"/work",
-        environment_names: vec![b"HOME", b"LD_PRELOAD"],
+        environment_names: environment.to_vec(),
         process: ProcessIdentity {
             pid: 10,
             parent_pid: 9,
@@ -584,10 +588,27 @@ fn the_example_files_say_what_they_promise() {
         let ruling = ask(&demo, &format!("/usr/bin/{}", words[0]), &words[1..]);
         assert_eq!(ruling.decision, EscalationDecision::Run, "{line}");
     }
+    let release = ["-m", "644", "hello-1.0.tar.gz", "../outbox/"];
+    let argv: Vec<_> = std::iter::once("install")
+        .chain(release)
+        .map(str::as_bytes)
+        .collect();
     assert_eq!(
-        ask(&demo, "/usr/bin/make", &["install"]).decision,
+        ask_in(&[b"HOME"], &demo, b"/usr/bin/install", &argv).decision,
         EscalationDecision::Escalate(EscalationExecution::Unsandboxed)
     );
+    assert_eq!(
+        ask(&demo, "/usr/bin/install", &release).reason_code,
+        "release.environment"
+    );
+    let more = [&release[..], &["/etc/cron.d/"]].concat();
+    for arguments in [&release[..3], &more, &["make", "install"]] {
+        assert_eq!(
+            ask(&demo, "/usr/bin/install", arguments).reason_code,
+            CODE_NO_MATCH,
+            "{arguments:?}"
+        );
+    }
     assert_eq!(
         ask(&demo, "/usr/bin/git", &["push"]).reason_code,
         "network.push"
