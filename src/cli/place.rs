@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::Failure;
+use crate::wire::WRAPPER_VARIABLE;
 
 /// Directory of the wrapper and the shells, from that of the programs.
 const LIBEXEC: &str = "../libexec/execgate";
@@ -47,11 +48,33 @@ pub(super) fn shell(name: &Path) -> Result<PathBuf, Failure> {
             .map(|directory| directory.join(name))
             .filter(|path| path.is_file())
     };
-    found.ok_or_else(|| {
-        Failure::saying(format!("no patched shell {}", name.display())).hint(format!(
-            "name one of bash and zsh, or the path of a patched shell; {HOW_TO_BUILD}"
+    let hint = format!("name one of bash and zsh, or the path of a patched shell; {HOW_TO_BUILD}");
+    let Some(path) = found else {
+        let message = format!("no patched shell {}", name.display());
+        return Err(Failure::saying(message).hint(hint));
+    };
+    match is_patched(&path) {
+        Ok(true) => Ok(path),
+        Ok(false) => Err(Failure::saying(format!(
+            "{} isn't a patched shell: its execs could not be gated",
+            path.display()
         ))
-    })
+        .hint(hint)),
+        Err(error) => Err(Failure::saying(format!(
+            "cannot read {}: {error}",
+            path.display()
+        ))),
+    }
+}
+
+/// Whether a shell knows of wrappers. An unpatched one would run everything, and nobody would ask. It
+/// isn't a check of who made it: whoever names a shell is trusted.
+fn is_patched(shell: &Path) -> std::io::Result<bool> {
+    let bytes = std::fs::read(shell)?;
+    let variable = WRAPPER_VARIABLE.as_bytes();
+    Ok(bytes
+        .windows(variable.len())
+        .any(|window| window == variable))
 }
 
 /// A program of this name in `PATH`.

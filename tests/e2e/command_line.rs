@@ -213,6 +213,21 @@ fn command_lines_that_make_no_sense_exit_with_2() {
 }
 
 #[test]
+fn a_shell_that_would_not_ask_is_refused() {
+    for (shell, what) in [
+        ("/bin/sh", "isn't a patched shell"),
+        ("/etc/passwd", "isn't a patched shell"),
+        ("/etc", "Is a directory"),
+        ("/nonexistent/sh", "no patched shell /nonexistent/sh"),
+        ("sh", "no patched shell sh"),
+    ] {
+        let policy = ["exec", "--policy", "http://127.0.0.1:1", "--no-login"];
+        let done = execgate(&[&policy[..], &["--shell", shell, "--", "echo x"]].concat());
+        done.exits(125).prints("").says(what);
+    }
+}
+
+#[test]
 fn check_answers_by_text_json_and_exit_code() {
     let place = directory();
     let rules = rules(
