@@ -26,17 +26,35 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use super::check;
 use super::process::ProcessEnd;
+use super::signal::{self, KernelAction, KernelSet};
 use super::socket::{self, Kind, Wait};
+use super::{check, context};
 
 /// What a command inherits besides its descriptors and environment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InheritedContext {
     /// File mode creation mask, `umask(2)`. `None`: 022.
     pub umask: Option<u32>,
-    /// Nice value, `setpriority(2)`.
+    /// Nice value, `setpriority(2)`: no lower than the gate's.
     pub nice: Option<i32>,
+    /// Processors that it may run on, as `sched_setaffinity(2)` has them. Empty: the gate's.
+    pub cpus: Vec<u64>,
+    /// Scheduling policy, `sched(7)`; a real-time one isn't granted.
+    pub scheduler: Option<i32>,
+    /// Priority for input and output, `ioprio_set(2)`; a real-time one isn't granted.
+    pub io_priority: Option<i32>,
+    /// In nanoseconds, `PR_SET_TIMERSLACK`.
+    pub timer_slack: Option<u64>,
+    /// For the out-of-memory killer, `proc_pid_oom_score_adj(5)`: no lower than the gate's.
+    pub oom_score_adj: Option<i32>,
+    /// What goes into a core dump, `core(5)`.
+    pub core_dump_filter: Option<u32>,
+    /// Execution domain, `personality(2)`; what makes memory less safe than usual isn't granted, but
+    /// for its layout.
+    pub personality: Option<u32>,
+    /// Whether executing a program can grant nothing, `PR_SET_NO_NEW_PRIVS`.
+    pub no_new_privileges: bool,
     /// Resource, soft and hard limit, `setrlimit(2)`. What is more than the gate may grant is cut down.
     pub limits: Vec<(u32, u64, u64)>,
     /// Signals that are ignored.
@@ -81,6 +99,8 @@ pub struct Command {
     pub group: ProcessGroup,
     /// What else it inherits.
     pub context: InheritedContext,
+    /// Whether the program is a text that a shell is to read where the kernel can't execute it.
+    pub is_script: bool,
 }
 
 /// What a supervisor tells.
@@ -161,6 +181,18 @@ pub struct Supervisor {
 #[allow(clippy::cast_possible_truncation, reason = "half a second")]
 const GRACE_MILLISECONDS: c_int = GRACE.as_millis() as c_int;
 const NAP_MILLISECONDS: c_int = 5;
+
+/// `linux/ioprio.h`.
+const IO_WHO_PROCESS: c_int = 1;
+const IO_CLASS_SHIFT: c_int = 13;
+
+/// Of an execution domain: its number, the kernel version that it shows, and the layout of memory.
+#[allow(clippy::cast_sign_loss, reason = "bits")]
+const PERSONALITY: u32 = (0xff
+    | libc::UNAME26
+    | libc::ADDR_NO_RANDOMIZE
+    | libc::ADDR_COMPAT_LAYOUT
+    | libc::ADDR_LIMIT_3GB) as u32;
 
 const PACKET: usize = 40;
 
@@ -330,8 +362,29 @@ struct Plan {
     destinations: Vec<RawFd>,
     /// Room for where each descriptor is on its way to its number.
     copies: Vec<Cell<RawFd>>,
-    ignored: libc::sigset_t,
-    blocked: libc::sigset_t,
+    ignored: KernelSet,
+    blocked: KernelSet,
+    /// What a shell would do with a text file that has no `#!` line.
+    script: Option<Vec<*const c_char>>,
+    oom_score_adj: Option<Decimal>,
+    core_dump_filter: Option<Decimal>,
+}
+
+/// A number as text, without a heap.
+#[derive(Clone, Copy)]
+struct Decimal {
+    digits: [u8; 12],
+    length: usize,
+}
+
+impl Decimal {
+    fn new(number: impl std::fmt::Display) -> Self {
+        let text = number.to_string();
+        let mut digits = [0; 12];
+        let length = text.len().min(digits.len());
+        digits[..length].copy_from_slice(&text.as_bytes()[..length]);
+        Self { digits, length }
+    }
 }
 
 impl Plan {
@@ -359,8 +412,20 @@ impl Plan {
             above: highest + 1,
             destinations,
             copies: vec![Cell::new(-1); command.descriptors.len()],
-            ignored: signal_set(&command.context.ignored_signals),
-            blocked: signal_set(&command.context.blocked_signals),
+            ignored: signal::kernel_set(command.context.ignored_signals.iter().copied()),
+            blocked: signal::kernel_set(command.context.blocked_signals.iter().copied()),
+            script: command.is_script.then(|| {
+                let arguments = command.argv.iter().skip(1).map(|string| string.as_ptr());
+                [c"sh".as_ptr(), command.program.as_ptr()]
+                    .into_iter()
+                    .chain(arguments)
+                    .chain([std::ptr::null()])
+                    .collect()
+            }),
+            oom_score_adj: command.context.oom_score_adj.map(|score| {
+                Decimal::new(score.max(context::oom_score_adj().unwrap_or(score)))
+            }),
+            core_dump_filter: command.context.core_dump_filter.map(Decimal::new),
             command,
         })
     }
@@ -727,18 +792,85 @@ fn prepare_and_execute(
     place_descriptors(plan).map_err(at(Step::Descriptors))?;
     // SAFETY: one integer.
     unsafe { libc::umask(context.umask.unwrap_or(0o022) & 0o777) };
-    if let Some(nice) = context.nice {
-        // SAFETY: integers only. A nicer value than the gate may grant isn't granted.
-        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
-    }
+    set_schedule(context);
+    set_memory(plan);
     for (resource, soft, hard) in &context.limits {
         set_limit(*resource, *soft, *hard).map_err(at(Step::Context))?;
     }
     set_signals(plan).map_err(at(Step::Context))?;
+    if context.no_new_privileges {
+        // SAFETY: integers only.
+        if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
+            return Err((Step::Context, errno()));
+        }
+    }
     let program = plan.command.program.as_ptr();
     // SAFETY: a string and two null-terminated arrays of strings, all owned by `plan`.
     unsafe { libc::execve(program, plan.argv.as_ptr(), plan.envp.as_ptr()) };
-    Err((Step::Exec, errno()))
+    let failure = errno();
+    if failure == libc::ENOEXEC
+        && let Some(script) = &plan.script
+    {
+        // SAFETY: as above.
+        unsafe { libc::execve(c"/bin/sh".as_ptr(), script.as_ptr(), plan.envp.as_ptr()) };
+    }
+    Err((Step::Exec, failure))
+}
+
+/// When and where it runs: never sooner than the gate itself. What isn't granted stays as the gate's.
+fn set_schedule(context: &InheritedContext) {
+    if let Some(nice) = context.nice {
+        // SAFETY: integers only; it can't fail for this process.
+        let own = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+        // SAFETY: integers only.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice.max(own)) };
+    }
+    if let Some(policy @ (libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE)) =
+        context.scheduler
+    {
+        let none = libc::sched_param { sched_priority: 0 };
+        // SAFETY: the parameter is readable.
+        unsafe { libc::sched_setscheduler(0, policy, &raw const none) };
+    }
+    // Of the classes, the first is real time.
+    if let Some(priority) = context.io_priority
+        && priority >> IO_CLASS_SHIFT != 1
+    {
+        // SAFETY: integers only: this process.
+        unsafe { libc::syscall(libc::SYS_ioprio_set, IO_WHO_PROCESS, 0, priority) };
+    }
+    if !context.cpus.is_empty() {
+        let size = size_of_val(&context.cpus[..]);
+        // SAFETY: the mask is readable for its size.
+        unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size, context.cpus.as_ptr()) };
+    }
+    if let Some(slack) = context.timer_slack {
+        // SAFETY: integers only.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack, 0, 0, 0) };
+    }
+}
+
+fn set_memory(plan: &Plan) {
+    if let Some(personality) = plan.command.context.personality {
+        // SAFETY: one integer.
+        unsafe { libc::personality(libc::c_ulong::from(personality & PERSONALITY)) };
+    }
+    for (path, value) in [
+        (c"/proc/self/oom_score_adj", &plan.oom_score_adj),
+        (c"/proc/self/coredump_filter", &plan.core_dump_filter),
+    ] {
+        let Some(Decimal { digits, length }) = value else {
+            continue;
+        };
+        // SAFETY: the string is readable.
+        let file = unsafe { libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC) };
+        if file != -1 {
+            // SAFETY: the digits are readable. What may not be lowered stays as it is.
+            unsafe { libc::write(file, digits.as_ptr().cast(), *length) };
+            // SAFETY: it is ours, and not used again.
+            unsafe { libc::close(file) };
+        }
+    }
 }
 
 /// Puts each descriptor at its number, and has exec close all others.
@@ -799,29 +931,37 @@ fn set_limit(resource: u32, soft: u64, hard: u64) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Every disposition to its default or to ignored, and then the mask.
+/// Every disposition to its default or to ignored, and then the mask. By system calls, because the C
+/// library keeps two signals for itself, and a command may have inherited those too.
 fn set_signals(plan: &Plan) -> Result<(), c_int> {
-    for signal in 1..=libc::SIGRTMAX() {
-        // SAFETY: the set is readable.
-        let ignored = unsafe { libc::sigismember(&raw const plan.ignored, signal) } == 1;
-        let disposition = if ignored {
+    for number in 1..=signal::LAST {
+        let ignored = plan.ignored & 1 << (number - 1) != 0;
+        let action = KernelAction::new(if ignored {
             libc::SIG_IGN
         } else {
             libc::SIG_DFL
+        });
+        // SAFETY: `action` is readable, no smaller than the kernel's, and no code. It fails for KILL
+        // and STOP.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                number,
+                &raw const action,
+                std::ptr::null_mut::<KernelAction>(),
+                size_of::<KernelSet>(),
+            )
         };
-        // SAFETY: neither disposition is code. It fails for KILL, STOP and the two that the C library
-        // keeps for itself.
-        unsafe { libc::signal(signal, disposition) };
     }
-    // SAFETY: the set is readable.
-    match unsafe {
-        libc::pthread_sigmask(
+    // SAFETY: the set is readable, and of the size that is said.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
             libc::SIG_SETMASK,
             &raw const plan.blocked,
-            std::ptr::null_mut(),
+            std::ptr::null_mut::<KernelSet>(),
+            size_of::<KernelSet>(),
         )
-    } {
-        0 => Ok(()),
-        errno => Err(errno),
-    }
+    };
+    if result == 0 { Ok(()) } else { Err(errno()) }
 }

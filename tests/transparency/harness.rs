@@ -14,37 +14,37 @@ use crate::support::{ESCALATE, PATIENCE, Scripted, start};
 
 /// A patched shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shell {
+pub(crate) enum Shell {
     Bash,
     Zsh,
 }
 
-pub const BOTH_SHELLS: [Shell; 2] = [Shell::Bash, Shell::Zsh];
+pub(crate) const BOTH_SHELLS: [Shell; 2] = [Shell::Bash, Shell::Zsh];
 
 /// The verdicts under which a command's effects are its own.
-pub const VERDICTS: [EscalationDecision; 2] = [EscalationDecision::Run, ESCALATE];
+pub(crate) const VERDICTS: [EscalationDecision; 2] = [EscalationDecision::Run, ESCALATE];
 
 /// Where `make build` puts what it builds.
-pub fn built(path: &str) -> PathBuf {
+pub(crate) fn built(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("target/dist")
         .join(path)
 }
 
 impl Shell {
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Bash => "bash",
             Self::Zsh => "zsh",
         }
     }
 
-    pub fn path(self) -> PathBuf {
+    pub(crate) fn path(self) -> PathBuf {
         built("libexec/execgate").join(self.name())
     }
 
     /// Arguments with which the shell reads no file of its own first.
-    pub fn plain(self) -> &'static [&'static str] {
+    pub(crate) fn plain(self) -> &'static [&'static str] {
         match self {
             Self::Bash => &["--norc", "--noprofile"],
             Self::Zsh => &["-f"],
@@ -54,7 +54,7 @@ impl Shell {
 
 /// The shells that are there. Without one the tests prove less: that is an error where everything
 /// has been built, and said loudly elsewhere.
-pub fn shells() -> Vec<Shell> {
+pub(crate) fn shells() -> Vec<Shell> {
     let (there, missing): (Vec<_>, Vec<_>) =
         BOTH_SHELLS.into_iter().partition(|shell: &Shell| shell.path().is_file());
     for shell in missing {
@@ -70,7 +70,7 @@ pub fn shells() -> Vec<Shell> {
 }
 
 /// The probe, compiled once.
-pub fn probe() -> &'static Path {
+pub(crate) fn probe() -> &'static Path {
     static PROBE: LazyLock<PathBuf> = LazyLock::new(|| {
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("probe");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transparency/probe.c");
@@ -90,7 +90,7 @@ pub fn probe() -> &'static Path {
 static STARTING: Mutex<()> = Mutex::new(());
 
 /// Something run once natively, and once under each verdict.
-pub struct Case<'a> {
+pub(crate) struct Case<'a> {
     script: &'a str,
     prepare: &'a (dyn Fn(&mut Command) + Sync),
     files: Vec<(&'static str, Vec<u8>, u32)>,
@@ -98,7 +98,7 @@ pub struct Case<'a> {
 }
 
 /// A case of one script, with nothing special about it.
-pub fn script(script: &str) -> Case<'_> {
+pub(crate) fn script(script: &str) -> Case<'_> {
     Case {
         script,
         prepare: &|_| {},
@@ -109,31 +109,31 @@ pub fn script(script: &str) -> Case<'_> {
 
 impl<'a> Case<'a> {
     /// Changes how the shell is started.
-    pub fn started(mut self, prepare: &'a (dyn Fn(&mut Command) + Sync)) -> Self {
+    pub(crate) fn started(mut self, prepare: &'a (dyn Fn(&mut Command) + Sync)) -> Self {
         self.prepare = prepare;
         self
     }
 
     /// Has a file with these permissions in the working directory.
-    pub fn file(mut self, name: &'static str, content: impl Into<Vec<u8>>, mode: u32) -> Self {
+    pub(crate) fn file(mut self, name: &'static str, content: impl Into<Vec<u8>>, mode: u32) -> Self {
         self.files.push((name, content.into(), mode));
         self
     }
 
     /// Gives the script arguments.
-    pub fn arguments(mut self, arguments: &[&'a str]) -> Self {
+    pub(crate) fn arguments(mut self, arguments: &[&'a str]) -> Self {
         self.arguments = arguments.to_vec();
         self
     }
 
     /// Runs it in every way, and fails where two differ.
-    pub async fn is_the_same(&self) {
+    pub(crate) async fn is_the_same(&self) {
         for shell in shells() {
             self.is_the_same_in(shell).await;
         }
     }
 
-    pub async fn is_the_same_in(&self, shell: Shell) {
+    pub(crate) async fn is_the_same_in(&self, shell: Shell) {
         let place = Place::new();
         let native = self.native(shell, &place).await;
         for verdict in VERDICTS {
@@ -180,7 +180,7 @@ impl<'a> Case<'a> {
         text
     }
 
-    pub async fn native(&self, shell: Shell, place: &Place) -> Output {
+    pub(crate) async fn native(&self, shell: Shell, place: &Place) -> Output {
         self.lay_out(place);
         let child = {
             let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -190,7 +190,7 @@ impl<'a> Case<'a> {
     }
 
     /// How it ended, and how often the gate was asked.
-    pub async fn gated(
+    pub(crate) async fn gated(
         &self,
         shell: Shell,
         place: &Place,
@@ -206,7 +206,7 @@ impl<'a> Case<'a> {
     }
 
     /// Starts it under a gate.
-    pub fn spawn_gated(
+    pub(crate) fn spawn_gated(
         &self,
         shell: Shell,
         place: &Place,
@@ -248,7 +248,7 @@ impl<'a> Case<'a> {
 }
 
 /// Starts a process as the shell of a new session.
-pub fn spawn_in_session(
+pub(crate) fn spawn_in_session(
     command: &mut Command,
     policy: &Arc<Scripted>,
 ) -> (EscalationSession, Child) {
@@ -260,12 +260,12 @@ pub fn spawn_in_session(
 }
 
 /// Starts a process that is in no session.
-pub fn spawn(command: &mut Command) -> Child {
+pub(crate) fn spawn(command: &mut Command) -> Child {
     let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
     command.spawn().unwrap()
 }
 
-pub async fn wait(child: Child) -> Output {
+pub(crate) async fn wait(child: Child) -> Output {
     let pid = child.id();
     let output = tokio::task::spawn_blocking(move || child.wait_with_output());
     match tokio::time::timeout(PATIENCE, output).await {
@@ -275,16 +275,16 @@ pub async fn wait(child: Child) -> Output {
 }
 
 /// A directory, empty for each run and always of the same name.
-pub struct Place(tempfile::TempDir);
+pub(crate) struct Place(tempfile::TempDir);
 
 impl Place {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let place = Self(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
         place.clear();
         place
     }
 
-    pub fn work(&self) -> PathBuf {
+    pub(crate) fn work(&self) -> PathBuf {
         self.0.path().join("work")
     }
 
@@ -296,7 +296,7 @@ impl Place {
 }
 
 /// As a shell counts: the exit code, or 128 and the signal.
-pub fn shell_status(output: &Output) -> i32 {
+pub(crate) fn shell_status(output: &Output) -> i32 {
     let signal = output.status.signal();
     output
         .status
@@ -305,6 +305,6 @@ pub fn shell_status(output: &Output) -> i32 {
 }
 
 /// An inheritable copy of a descriptor, at a number that nothing else uses.
-pub fn number_of(fd: &impl AsRawFd) -> i32 {
+pub(crate) fn number_of(fd: &impl AsRawFd) -> i32 {
     fd.as_raw_fd()
 }

@@ -150,7 +150,7 @@ int main(int argc, char **argv)
     printf("children's time %d\n", children.ru_utime.tv_sec || children.ru_stime.tv_sec);
     if (shell) {
         printf("the shell's group: %d\n", getpgrp() == getpgid(shell));
-        printf("leads a group: %d\n", getpgrp() == getpid());
+        // Not whether it leads the group: of an escalated job the wrapper does, which the shell started.
         printf("the shell's session: %d\n", getsid(0) == getsid(shell));
         printf("leads a session: %d\n", getsid(0) == getpid());
         terminal(shell);

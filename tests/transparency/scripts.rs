@@ -91,9 +91,12 @@ async fn low_limits() {
     script("ulimit -n 5; /bin/true; echo $?; /bin/sh -c 'ulimit -n'")
         .is_the_same()
         .await;
-    script("ulimit -Sn 4; /bin/true; echo $?; /bin/sh -c 'ulimit -n'")
-        .is_the_same()
-        .await;
+    // zsh itself needs more than that.
+    for limit in ["ulimit -Sn 4", "ulimit -n 4"] {
+        script(&format!("{limit}; /bin/true; echo $?; /bin/sh -c 'ulimit -n'"))
+            .is_the_same_in(Shell::Bash)
+            .await;
+    }
     script("ulimit -u 1; /bin/true; echo $?; exec /bin/sh -c 'ulimit -p 2>/dev/null; echo x'")
         .is_the_same()
         .await;
@@ -121,7 +124,7 @@ async fn ends_by_exit_code_and_signal() {
 
 #[tokio::test]
 async fn the_same_wait_status() {
-    script("/bin/sh -c 'kill -SEGV $$' & wait $!; echo $?; /bin/sh -c 'exit 7' & wait $!; echo $?; set -o pipefail; /bin/sh -c 'kill -TERM $$' | cat; echo $?")
+    script("exec 2>messages; /bin/sh -c 'kill -SEGV $$' & wait $!; echo $?; /bin/sh -c 'exit 7' & wait $!; echo $?; set -o pipefail; /bin/sh -c 'kill -TERM $$' | cat; echo $?; sed 's/:  *[0-9][0-9]* /: PID /' messages")
         .is_the_same_in(Shell::Bash)
         .await;
 }
