@@ -163,10 +163,13 @@ impl<'a> Request<'a> {
                     return self.next_report().await;
                 }
                 let child = self.child.as_mut()?;
+                // What the wrapper has sent is older than what its command does now: it may say that
+                // the job goes on, and the command has stopped anew since.
                 tokio::select! {
-                    report = child.report() => Some(report_input(&report, child)),
-                    frame = self.connection.receive() => Some(self.forwarded(frame)),
+                    biased;
                     () = over.cancelled() => Some(self.session_over()),
+                    frame = self.connection.receive() => Some(self.forwarded(frame)),
+                    report = child.report() => Some(report_input(&report, child)),
                 }
             }
             State::Over => None,

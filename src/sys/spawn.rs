@@ -110,7 +110,8 @@ pub enum Report {
     Started {
         /// Its process id.
         pid: u32,
-        /// Whether it is alone with its descendants in its process group.
+        /// Whether it is to get every signal that reaches the wrapper: it is alone with its descendants
+        /// in its process group, or the supervisor knows what the group got.
         own_group: bool,
     },
     /// The command couldn't be started.
@@ -181,6 +182,9 @@ pub struct Supervisor {
 #[allow(clippy::cast_possible_truncation, reason = "half a second")]
 const GRACE_MILLISECONDS: c_int = GRACE.as_millis() as c_int;
 const NAP_MILLISECONDS: c_int = 5;
+
+/// How long a witness that isn't stopped could ever need.
+const WITNESS_MILLISECONDS: c_int = 500;
 
 /// `linux/ioprio.h`.
 const IO_WHO_PROCESS: c_int = 1;
@@ -309,7 +313,7 @@ impl Supervisor {
     }
 
     /// Has the supervisor send the command a signal: to the whole of its group where it has its own,
-    /// else to its first process.
+    /// else to its first process, unless the group that it shares has got the signal anyway.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         socket::send(
             self.control.as_fd(),
@@ -535,6 +539,8 @@ fn supervise(plan: &Plan, control: RawFd) -> ! {
         ProcessGroup::Of(pid) if pid != 0 => unsafe { libc::getpgid(pid.cast_signed()) },
         _ => -1,
     };
+    // SAFETY: no arguments.
+    let gates = unsafe { libc::getpgrp() };
     // SAFETY: integers only. It fails for the leader of a terminal session, which we aren't.
     unsafe { libc::setpgid(0, 0) };
     // SAFETY: the child calls only `become_command`, which never returns.
@@ -545,8 +551,18 @@ fn supervise(plan: &Plan, control: RawFd) -> ! {
     if child == -1 {
         not_started(control, Step::Fork, errno());
     }
+    // Both processes set it, as neither may go on before it is set.
+    if joined > 0 {
+        // SAFETY: integers only. It fails where the command has been executed, and has done so itself.
+        unsafe { libc::setpgid(child, joined) };
+    }
+    // The gate's own group isn't a shell's job: only the terminal sends it signals.
+    let witness = (joined > 0 && joined != gates).then(|| Witness::start(joined));
+    let witness = witness.flatten();
     // Nothing that the command reads or writes may be held open here.
-    let control = keep_two(control, status);
+    let link = witness.as_ref().map_or(-1, |witness| witness.link);
+    let control = keep_three(control, status, link);
+    let witness = witness.map(|witness| Witness { link: 2, ..witness });
     let status = 1;
     let mut failure = [0_u8; 8];
     // SAFETY: `failure` is writable. Ends when the command is executed, or has said why not.
@@ -561,14 +577,155 @@ fn supervise(plan: &Plan, control: RawFd) -> ! {
         });
         send_packet(control, &Packet::new([NOT_STARTED, step, errno, 0]));
         wait_for_all(control, child, None);
+        leave(witness.as_ref());
     }
     // SAFETY: one integer each.
     let own_group = unsafe { libc::getpgid(child) } == child;
+    let all_signals = own_group || witness.is_some();
     send_packet(
         control,
-        &Packet::new([STARTED, child, i32::from(own_group), 0]),
+        &Packet::new([STARTED, child, i32::from(all_signals), 0]),
     );
-    wait_for_all(control, child, Some(own_group));
+    let reach = if own_group {
+        Reach::Group
+    } else {
+        Reach::Process(witness.as_ref())
+    };
+    wait_for_all(control, child, Some(reach));
+    leave(witness.as_ref());
+}
+
+/// Whom a signal for the command is sent to.
+#[derive(Clone, Copy)]
+enum Reach<'a> {
+    /// Its whole group.
+    Group,
+    /// Itself, if its group hasn't got the signal already, as far as that is known.
+    Process(Option<&'a Witness>),
+}
+
+/// A process in the group that the command shares with its wrapper, which blocks all signals, so that
+/// it can be asked whether the group has got one. The kernel signals all of a group in one go, so what
+/// has reached the wrapper in this way has reached the witness as well.
+///
+/// Its end isn't told by `SIGCHLD`, so that `wait4(2)` passes over it: it counts for none of the
+/// command's processes.
+struct Witness {
+    pid: libc::pid_t,
+    link: RawFd,
+}
+
+impl Witness {
+    /// `None` where there can't be one; signals may then reach the command twice.
+    fn start(group: libc::pid_t) -> Option<Self> {
+        let mut link = [-1; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        // SAFETY: there is room for the two descriptors.
+        if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, link.as_mut_ptr()) } != 0 {
+            return None;
+        }
+        // SAFETY: as fork, but for the signal at its end; the child calls only `testify`, which never
+        // returns.
+        let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
+        if pid == 0 {
+            testify(link[1], group);
+        }
+        // SAFETY: it is ours, and not used again.
+        unsafe { libc::close(link[1]) };
+        let pid = libc::pid_t::try_from(pid).unwrap_or(-1);
+        // SAFETY: integers only.
+        let joined = pid > 0 && unsafe { libc::setpgid(pid, group) } == 0;
+        if !joined {
+            // SAFETY: it is ours, and not used again. The witness, if there is one, then ends.
+            unsafe { libc::close(link[0]) };
+            return None;
+        }
+        Some(Self { pid, link: link[0] })
+    }
+
+    /// Whether the group has got this signal, or one that undoes it; each counts once.
+    fn has_seen(&self, signal: c_int) -> bool {
+        let question = signal.to_ne_bytes();
+        // SAFETY: the bytes are readable.
+        let sent = unsafe {
+            libc::send(
+                self.link,
+                question.as_ptr().cast(),
+                question.len(),
+                libc::MSG_NOSIGNAL,
+            )
+        };
+        let mut source = libc::pollfd {
+            fd: self.link,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // A witness that was stopped with its group, and hasn't been continued with it, says nothing.
+        // SAFETY: one entry, writable.
+        if sent != 4 || unsafe { libc::poll(&raw mut source, 1, WITNESS_MILLISECONDS) } != 1 {
+            return false;
+        }
+        let mut answer = [0_u8; 1];
+        // SAFETY: the buffer is writable.
+        let read = unsafe { libc::recv(self.link, answer.as_mut_ptr().cast(), 1, 0) };
+        read == 1 && answer[0] == 1
+    }
+}
+
+/// The whole life of a witness.
+fn testify(link: RawFd, group: libc::pid_t) -> ! {
+    // SAFETY: integers only. The supervisor does the same.
+    unsafe { libc::setpgid(0, group) };
+    // SAFETY: the string is readable. Only a name for people.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"exec-witness".as_ptr(), 0, 0, 0) };
+    // SAFETY: integers only; nothing else is used in this process.
+    unsafe { libc::dup2(link, 0) };
+    close_range(1, RawFd::MAX, 0);
+    let stops = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+    loop {
+        let mut question = [0_u8; 4];
+        // SAFETY: the buffer is writable. It ends when the supervisor does.
+        if unsafe { libc::recv(0, question.as_mut_ptr().cast(), 4, 0) } != 4 {
+            exit_now(0);
+        }
+        let signal = i32::from_ne_bytes(question);
+        // A stop takes a pending signal to go on with it: then that one is from before.
+        let seen = take_pending(&[signal])
+            || signal == libc::SIGCONT && stops.iter().any(|stop| is_pending(*stop));
+        let answer = [u8::from(seen)];
+        // SAFETY: the byte is readable.
+        unsafe { libc::send(0, answer.as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
+    }
+}
+
+fn take_pending(signals: &[c_int]) -> bool {
+    let set = signal_set(signals);
+    let now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: both are readable; no information is wanted.
+    unsafe { libc::sigtimedwait(&raw const set, std::ptr::null_mut(), &raw const now) > 0 }
+}
+
+fn is_pending(signal: c_int) -> bool {
+    let mut pending = signal_set(&[]);
+    // SAFETY: the set is writable.
+    unsafe { libc::sigpending(&raw mut pending) };
+    // SAFETY: the set is readable.
+    unsafe { libc::sigismember(&raw const pending, signal) == 1 }
+}
+
+/// Ends the supervisor, and its witness before it.
+fn leave(witness: Option<&Witness>) -> ! {
+    if let Some(witness) = witness {
+        // SAFETY: integers only: a child that nobody has reaped. It may have been stopped.
+        unsafe { libc::kill(witness.pid, libc::SIGKILL) };
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        unsafe { libc::waitpid(witness.pid, &raw mut status, libc::__WALL) };
+    }
+    exit_now(0)
 }
 
 fn not_started(control: RawFd, step: Step, errno: c_int) -> ! {
@@ -576,25 +733,30 @@ fn not_started(control: RawFd, step: Step, errno: c_int) -> ! {
     exit_now(0)
 }
 
-/// Closes every descriptor but these two, which become 0 and 1. Returns the first's new number.
-fn keep_two(first: RawFd, second: RawFd) -> RawFd {
+/// Closes every descriptor but these three, which become 0, 1 and 2; the third may be -1. Returns the
+/// first's new number.
+fn keep_three(first: RawFd, second: RawFd, third: RawFd) -> RawFd {
     // Out of each other's way first. They are never 0 to 2 here unless the gate runs without
     // standard descriptors.
     // SAFETY: integers only.
     let first = unsafe { libc::fcntl(first, libc::F_DUPFD_CLOEXEC, 3) };
     // SAFETY: integers only.
     let second = unsafe { libc::fcntl(second, libc::F_DUPFD_CLOEXEC, 3) };
+    // SAFETY: integers only.
+    let third = unsafe { libc::fcntl(third, libc::F_DUPFD_CLOEXEC, 3) };
     // SAFETY: integers only; the numbers' earlier owners are not used again in this process.
     unsafe { libc::dup2(first, 0) };
     // SAFETY: as above.
     unsafe { libc::dup2(second, 1) };
-    close_range(2, RawFd::MAX, 0);
+    // SAFETY: as above.
+    let last = unsafe { libc::dup2(third, 2) };
+    close_range(if last == 2 { 3 } else { 2 }, RawFd::MAX, 0);
     0
 }
 
 /// Reaps until nothing is left; passes on signals; kills everything once the gate lets go.
-/// `own_group` is `None` where the command never ran.
-fn wait_for_all(control: RawFd, child: libc::pid_t, own_group: Option<bool>) -> ! {
+/// `reach` is `None` where the command never ran.
+fn wait_for_all(control: RawFd, child: libc::pid_t, reach: Option<Reach<'_>>) {
     let mut children = signal_set(&[libc::SIGCHLD]);
     // SAFETY: the set is readable.
     let ended = unsafe {
@@ -606,13 +768,13 @@ fn wait_for_all(control: RawFd, child: libc::pid_t, own_group: Option<bool>) -> 
     };
     if ended == -1 {
         kill_all(child, false);
-        exit_now(0);
+        return;
     }
-    let mut running = own_group.is_some();
-    let own_group = own_group == Some(true);
+    let mut running = reach.is_some();
+    let own_group = matches!(reach, Some(Reach::Group));
     loop {
         if !reap_ended(control, child, &mut running) {
-            exit_now(0);
+            return;
         }
         let mut sources = [control, ended].map(|fd| libc::pollfd {
             fd,
@@ -633,8 +795,13 @@ fn wait_for_all(control: RawFd, child: libc::pid_t, own_group: Option<bool>) -> 
             let read =
                 unsafe { libc::recv(control, signal.as_mut_ptr().cast(), 4, libc::MSG_DONTWAIT) };
             if read == 4 {
-                if running {
-                    pass_on(child, i32::from_ne_bytes(signal), own_group);
+                let signal = i32::from_ne_bytes(signal);
+                let seen = match reach {
+                    Some(Reach::Process(Some(witness))) => witness.has_seen(signal),
+                    _ => false,
+                };
+                if running && !seen {
+                    pass_on(child, signal, own_group);
                 }
             } else if read == 0 || errno() != libc::EAGAIN {
                 if running {
@@ -649,7 +816,7 @@ fn wait_for_all(control: RawFd, child: libc::pid_t, own_group: Option<bool>) -> 
                     grace -= NAP_MILLISECONDS;
                 }
                 kill_all(child, own_group);
-                exit_now(0);
+                return;
             }
         }
     }
