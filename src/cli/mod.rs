@@ -16,6 +16,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::policyd::{audit, check};
 use crate::sys::entry::Invocation;
+use crate::sys::signal::AllBlocked;
 use startup::Startup;
 
 /// Everything went as asked.
@@ -182,6 +183,8 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
 fn start_log(filter: &str) -> Result<tracing_appender::non_blocking::WorkerGuard, Failure> {
     let filter = tracing_subscriber::EnvFilter::try_new(filter)
         .map_err(|error| Failure::new(&error).hint("try --log warn or --log execgate=debug"))?;
+    // A signal that a session waits for must not act on this thread instead.
+    let _blocked = AllBlocked::new();
     let (writer, guard) = tracing_appender::non_blocking::NonBlockingBuilder::default()
         .lossy(true)
         .buffered_lines_limit(4096)

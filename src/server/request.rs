@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::connection::{Connection, Frame, ReceiveError};
@@ -70,6 +71,8 @@ struct Request<'a> {
     continued: u32,
     /// What the wrapper sent while its command was being started.
     early: VecDeque<Input>,
+    /// The right to have a command started, which others wait for.
+    turn: Option<OwnedSemaphorePermit>,
 }
 
 /// An escalated command.
@@ -113,6 +116,7 @@ impl<'a> Request<'a> {
             asked_file: OsString::new(),
             continued: 0,
             early: VecDeque::new(),
+            turn: None,
         }
     }
 
@@ -150,7 +154,7 @@ impl<'a> Request<'a> {
             State::Deciding => Some(self.decide().await),
             State::Collecting(_) => tokio::select! {
                 biased;
-                input = self.collect() => Some(input),
+                input = self.collect_in_turn() => Some(input),
                 () = over.cancelled() => Some(self.session_over()),
             },
             State::Starting { .. } => self.starting().await,
@@ -247,6 +251,14 @@ impl<'a> Request<'a> {
                 Ok(_) | Err(_) => Input::AskerGone,
             },
         }
+    }
+
+    /// Collects what the command is to get, when there is room for its descriptors.
+    async fn collect_in_turn(&mut self) -> Input {
+        if self.turn.is_none() {
+            self.turn = self.shared.starting.clone().acquire_owned().await.ok();
+        }
+        self.collect().await
     }
 
     async fn collect(&mut self) -> Input {
@@ -460,7 +472,13 @@ impl<'a> Request<'a> {
             is_script: exec::is_script_without_interpreter(&program),
             context: inherited(context, self.shared.context.description.sandbox.enforcement),
         };
-        let supervisor = tokio::task::spawn_blocking(|| Supervisor::start(command))
+        let turn = self.turn.take();
+        let start = move || {
+            let started = Supervisor::start(command);
+            drop(turn);
+            started
+        };
+        let supervisor = tokio::task::spawn_blocking(start)
             .await
             .map_err(|error| failure(error.to_string()))?
             .map_err(|error| failure(format!("cannot start the command: {error}")))?;

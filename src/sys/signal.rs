@@ -110,6 +110,23 @@ pub fn blocked() -> Vec<i32> {
         .collect()
 }
 
+/// All signals blocked for this thread, and for threads that it starts, until this is dropped.
+#[derive(Debug)]
+pub struct AllBlocked(libc::sigset_t);
+
+impl AllBlocked {
+    /// Blocks them.
+    pub fn new() -> io::Result<Self> {
+        change_mask(libc::SIG_BLOCK, &set_of(all())).map(Self)
+    }
+}
+
+impl Drop for AllBlocked {
+    fn drop(&mut self) {
+        let _ = change_mask(libc::SIG_SETMASK, &self.0);
+    }
+}
+
 /// A signal that has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrived {

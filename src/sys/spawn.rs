@@ -186,6 +186,9 @@ const NAP_MILLISECONDS: c_int = 5;
 /// How long a witness that isn't stopped could ever need.
 const WITNESS_MILLISECONDS: c_int = 500;
 
+/// Within what time two signals of one number are taken for the same.
+const SAME_SIGNAL_MILLISECONDS: i64 = 50;
+
 /// `linux/ioprio.h`.
 const IO_WHO_PROCESS: c_int = 1;
 const IO_CLASS_SHIFT: c_int = 13;
@@ -360,8 +363,6 @@ struct Plan {
     command: Command,
     argv: Vec<*const c_char>,
     envp: Vec<*const c_char>,
-    /// First number that is above every destination.
-    above: RawFd,
     /// Destinations in ascending order.
     destinations: Vec<RawFd>,
     /// Room for where each descriptor is on its way to its number.
@@ -396,11 +397,7 @@ impl Plan {
         let mut destinations: Vec<_> = command.descriptors.iter().map(|(_, to)| *to).collect();
         destinations.sort_unstable();
         let repeats = destinations.windows(2).any(|pair| pair[0] == pair[1]);
-        let highest = destinations.last().copied().unwrap_or(0).max(2);
-        if repeats
-            || destinations.first().is_some_and(|number| *number < 0)
-            || highest == RawFd::MAX
-        {
+        if repeats || destinations.first().is_some_and(|number| *number < 0) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "the descriptors' numbers must be different, and none below zero",
@@ -413,7 +410,6 @@ impl Plan {
         Ok(Self {
             argv: pointers(&command.argv),
             envp: pointers(&command.env),
-            above: highest + 1,
             destinations,
             copies: vec![Cell::new(-1); command.descriptors.len()],
             ignored: signal::kernel_set(command.context.ignored_signals.iter().copied()),
@@ -526,43 +522,47 @@ fn supervise(plan: &Plan, control: RawFd) -> ! {
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     // SAFETY: the string is readable. Only a name for people.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"exec-supervisor".as_ptr(), 0, 0, 0) };
-    let mut status_pipe = [-1; 2];
-    // SAFETY: there is room for the two descriptors.
-    if unsafe { libc::pipe2(status_pipe.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        not_started(control, Step::Fork, errno());
-    }
-    let [status, childs_status] = status_pipe;
     // Signals meant for a terminal's job are not for the supervisor: it leaves the job's group, and
     // the command enters it.
     let joined = match plan.command.group {
-        // SAFETY: one integer.
-        ProcessGroup::Of(pid) if pid != 0 => unsafe { libc::getpgid(pid.cast_signed()) },
+        ProcessGroup::Of(pid) if pid != 0 => group_in_own_session(pid.cast_signed()),
         _ => -1,
     };
     // SAFETY: no arguments.
     let gates = unsafe { libc::getpgrp() };
     // SAFETY: integers only. It fails for the leader of a terminal session, which we aren't.
     unsafe { libc::setpgid(0, 0) };
+    // The gate's own group isn't a shell's job: only the terminal sends it signals. Started before
+    // there is anything that it must not hold open.
+    let witness = (joined > 0 && joined != gates).then(Witness::start);
+    let witness = witness.flatten();
+    let (Some((status, childs_status)), Some((release, go))) = (pipe(), pipe()) else {
+        not_started(control, Step::Fork, errno());
+    };
     // SAFETY: the child calls only `become_command`, which never returns.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        become_command(plan, joined, childs_status);
+        // SAFETY: it is not used in this process, which else would wait for itself.
+        unsafe { libc::close(go) };
+        become_command(plan, joined, childs_status, release);
     }
     if child == -1 {
         not_started(control, Step::Fork, errno());
     }
-    // Both processes set it, as neither may go on before it is set.
     if joined > 0 {
-        // SAFETY: integers only. It fails where the command has been executed, and has done so itself.
+        // SAFETY: integers only. The command does so too: whoever comes first.
         unsafe { libc::setpgid(child, joined) };
     }
-    // The gate's own group isn't a shell's job: only the terminal sends it signals.
-    let witness = (joined > 0 && joined != gates).then(|| Witness::start(joined));
-    let witness = witness.flatten();
+    // The witness right after the command, which can't act on a signal before it is released: what
+    // comes in between, and is passed on to it, is still one signal for it.
+    let witness = witness.filter(|witness| witness.join(joined));
+    // SAFETY: the byte is readable.
+    unsafe { libc::write(go, [1_u8].as_ptr().cast(), 1) };
     // Nothing that the command reads or writes may be held open here.
     let link = witness.as_ref().map_or(-1, |witness| witness.link);
     let control = keep_three(control, status, link);
     let witness = witness.map(|witness| Witness { link: 2, ..witness });
+    let witness = witness.as_ref();
     let status = 1;
     let mut failure = [0_u8; 8];
     // SAFETY: `failure` is writable. Ends when the command is executed, or has said why not.
@@ -577,7 +577,7 @@ fn supervise(plan: &Plan, control: RawFd) -> ! {
         });
         send_packet(control, &Packet::new([NOT_STARTED, step, errno, 0]));
         wait_for_all(control, child, None);
-        leave(witness.as_ref());
+        leave(witness);
     }
     // SAFETY: one integer each.
     let own_group = unsafe { libc::getpgid(child) } == child;
@@ -589,10 +589,29 @@ fn supervise(plan: &Plan, control: RawFd) -> ! {
     let reach = if own_group {
         Reach::Group
     } else {
-        Reach::Process(witness.as_ref())
+        Reach::Process(witness)
     };
     wait_for_all(control, child, Some(reach));
-    leave(witness.as_ref());
+    leave(witness);
+}
+
+/// The process group of a process of our own terminal session; -1 where it is in another.
+fn group_in_own_session(pid: libc::pid_t) -> libc::pid_t {
+    // SAFETY: one integer each.
+    let sessions = [pid, 0].map(|pid| unsafe { libc::getsid(pid) });
+    if sessions[0] != sessions[1] || sessions[0] == -1 {
+        return -1;
+    }
+    // SAFETY: one integer.
+    unsafe { libc::getpgid(pid) }
+}
+
+/// A pipe, both ends close-on-exec: the one to read from, and the one to write to.
+fn pipe() -> Option<(RawFd, RawFd)> {
+    let mut ends = [-1; 2];
+    // SAFETY: there is room for the two descriptors.
+    let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0;
+    made.then_some((ends[0], ends[1]))
 }
 
 /// Whom a signal for the command is sent to.
@@ -613,11 +632,13 @@ enum Reach<'a> {
 struct Witness {
     pid: libc::pid_t,
     link: RawFd,
+    /// For each signal, when the group was last known to have got it, in milliseconds.
+    seen: [Cell<i64>; signal::LAST as usize + 1],
 }
 
 impl Witness {
     /// `None` where there can't be one; signals may then reach the command twice.
-    fn start(group: libc::pid_t) -> Option<Self> {
+    fn start() -> Option<Self> {
         let mut link = [-1; 2];
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
         // SAFETY: there is room for the two descriptors.
@@ -628,23 +649,60 @@ impl Witness {
         // returns.
         let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
         if pid == 0 {
-            testify(link[1], group);
+            testify(link[1]);
         }
         // SAFETY: it is ours, and not used again.
         unsafe { libc::close(link[1]) };
         let pid = libc::pid_t::try_from(pid).unwrap_or(-1);
-        // SAFETY: integers only.
-        let joined = pid > 0 && unsafe { libc::setpgid(pid, group) } == 0;
-        if !joined {
-            // SAFETY: it is ours, and not used again. The witness, if there is one, then ends.
+        if pid <= 0 {
+            // SAFETY: it is ours, and not used again.
             unsafe { libc::close(link[0]) };
             return None;
         }
-        Some(Self { pid, link: link[0] })
+        Some(Self {
+            pid,
+            link: link[0],
+            seen: [const { Cell::new(i64::MIN / 2) }; signal::LAST as usize + 1],
+        })
     }
 
-    /// Whether the group has got this signal, or one that undoes it; each counts once.
+    /// Enters the group. Returns whether that has worked.
+    fn join(&self, group: libc::pid_t) -> bool {
+        // SAFETY: integers only.
+        let joined = unsafe { libc::setpgid(self.pid, group) } == 0;
+        if !joined {
+            self.end();
+        }
+        joined
+    }
+
+    fn end(&self) {
+        // SAFETY: integers only: a child that nobody has reaped. It may have been stopped.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL) };
+    }
+
+    /// Whether the group has got this signal, or one that undoes it. Two of the same that come at once
+    /// are one to the witness, and may be two to the wrapper.
     fn has_seen(&self, signal: c_int) -> bool {
+        let Some(seen) = usize::try_from(signal)
+            .ok()
+            .and_then(|signal| self.seen.get(signal))
+        else {
+            return false;
+        };
+        let now = milliseconds();
+        if self.takes(signal) {
+            seen.set(now);
+            return true;
+        }
+        now - seen.get() < SAME_SIGNAL_MILLISECONDS
+    }
+
+    /// Asks whether it has got this signal since it was last asked.
+    fn takes(&self, signal: c_int) -> bool {
         let question = signal.to_ne_bytes();
         // SAFETY: the bytes are readable.
         let sent = unsafe {
@@ -673,9 +731,7 @@ impl Witness {
 }
 
 /// The whole life of a witness.
-fn testify(link: RawFd, group: libc::pid_t) -> ! {
-    // SAFETY: integers only. The supervisor does the same.
-    unsafe { libc::setpgid(0, group) };
+fn testify(link: RawFd) -> ! {
     // SAFETY: the string is readable. Only a name for people.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"exec-witness".as_ptr(), 0, 0, 0) };
     // SAFETY: integers only; nothing else is used in this process.
@@ -690,7 +746,7 @@ fn testify(link: RawFd, group: libc::pid_t) -> ! {
         }
         let signal = i32::from_ne_bytes(question);
         // A stop takes a pending signal to go on with it: then that one is from before.
-        let seen = take_pending(&[signal])
+        let seen = take_pending(signal)
             || signal == libc::SIGCONT && stops.iter().any(|stop| is_pending(*stop));
         let answer = [u8::from(seen)];
         // SAFETY: the byte is readable.
@@ -698,8 +754,18 @@ fn testify(link: RawFd, group: libc::pid_t) -> ! {
     }
 }
 
-fn take_pending(signals: &[c_int]) -> bool {
-    let set = signal_set(signals);
+fn milliseconds() -> i64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the time is writable.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec * 1000 + now.tv_nsec / 1_000_000
+}
+
+fn take_pending(signal: c_int) -> bool {
+    let set = signal_set(&[signal]);
     let now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -719,11 +785,7 @@ fn is_pending(signal: c_int) -> bool {
 /// Ends the supervisor, and its witness before it.
 fn leave(witness: Option<&Witness>) -> ! {
     if let Some(witness) = witness {
-        // SAFETY: integers only: a child that nobody has reaped. It may have been stopped.
-        unsafe { libc::kill(witness.pid, libc::SIGKILL) };
-        let mut status = 0;
-        // SAFETY: `status` is writable.
-        unsafe { libc::waitpid(witness.pid, &raw mut status, libc::__WALL) };
+        witness.end();
     }
     exit_now(0)
 }
@@ -766,12 +828,12 @@ fn wait_for_all(control: RawFd, child: libc::pid_t, reach: Option<Reach<'_>>) {
             libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
         )
     };
-    if ended == -1 {
-        kill_all(child, false);
-        return;
-    }
     let mut running = reach.is_some();
     let own_group = matches!(reach, Some(Reach::Group));
+    if ended == -1 {
+        kill_all(control, child, &mut running, own_group);
+        return;
+    }
     loop {
         if !reap_ended(control, child, &mut running) {
             return;
@@ -815,7 +877,7 @@ fn wait_for_all(control: RawFd, child: libc::pid_t, reach: Option<Reach<'_>>) {
                     unsafe { libc::poll(std::ptr::null_mut(), 0, NAP_MILLISECONDS) };
                     grace -= NAP_MILLISECONDS;
                 }
-                kill_all(child, own_group);
+                kill_all(control, child, &mut running, own_group);
                 return;
             }
         }
@@ -831,19 +893,33 @@ fn pass_on(child: libc::pid_t, signal: c_int, whole_group: bool) {
 
 /// Reaps what has ended, and reports the command's own changes. Returns whether any child is left.
 fn reap_ended(control: RawFd, child: libc::pid_t, running: &mut bool) -> bool {
-    loop {
-        let mut status = 0;
-        // SAFETY: all zeroes is a valid rusage.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        let flags = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
-        // SAFETY: both places are writable.
-        let pid = unsafe { libc::wait4(-1, &raw mut status, flags, &raw mut usage) };
-        if pid <= 0 {
-            return pid == 0;
-        }
-        if pid != child || !*running {
-            continue;
-        }
+    while reap_one(
+        control,
+        child,
+        running,
+        libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED,
+    ) {}
+    // SAFETY: no information is wanted; nothing is reaped.
+    let left = unsafe {
+        libc::waitid(
+            libc::P_ALL,
+            0,
+            std::ptr::null_mut(),
+            libc::WEXITED | libc::WNOHANG | libc::WNOWAIT,
+        )
+    };
+    left == 0
+}
+
+/// Reaps one process, or takes note of its change; `flags` are those of `wait4(2)`. Returns whether
+/// there was one.
+fn reap_one(control: RawFd, child: libc::pid_t, running: &mut bool, flags: c_int) -> bool {
+    let mut status = 0;
+    // SAFETY: all zeroes is a valid rusage.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both places are writable.
+    let pid = unsafe { libc::wait4(-1, &raw mut status, flags, &raw mut usage) };
+    if pid == child && *running {
         if libc::WIFSTOPPED(status) {
             send_packet(
                 control,
@@ -866,6 +942,7 @@ fn reap_ended(control: RawFd, child: libc::pid_t, running: &mut bool) -> bool {
             );
         }
     }
+    pid > 0
 }
 
 fn microseconds(time: libc::timeval) -> u64 {
@@ -874,7 +951,7 @@ fn microseconds(time: libc::timeval) -> u64 {
 
 /// Kills every descendant. Each that dies hands its own children to the supervisor, as the nearest
 /// subreaper, so killing children until there are none leaves nobody.
-fn kill_all(child: libc::pid_t, own_group: bool) {
+fn kill_all(control: RawFd, child: libc::pid_t, running: &mut bool, own_group: bool) {
     loop {
         if !signal_children(libc::SIGKILL) {
             // No such list (a kernel without CONFIG_PROC_CHILDREN, or no /proc): what is left is the
@@ -882,9 +959,7 @@ fn kill_all(child: libc::pid_t, own_group: bool) {
             // nothing but in the moment before its id is used again.
             pass_on(child, libc::SIGKILL, own_group);
         }
-        let mut status = 0;
-        // SAFETY: `status` is writable. Waits for one; without children it fails.
-        if unsafe { libc::waitpid(-1, &raw mut status, 0) } == -1 {
+        if !reap_one(control, child, running, 0) {
             return;
         }
     }
@@ -925,16 +1000,11 @@ fn signal_children(signal: c_int) -> bool {
     true
 }
 
-/// Becomes the command, or tells through `status` why not.
-fn become_command(plan: &Plan, joined: libc::pid_t, status: RawFd) -> ! {
-    // Above every destination, so that placing the descriptors can't overwrite it.
-    // SAFETY: integers only.
-    let moved = unsafe { libc::fcntl(status, libc::F_DUPFD_CLOEXEC, plan.above) };
-    let (status, result) = match moved {
-        -1 => (status, Err((Step::Descriptors, errno()))),
-        moved => (moved, prepare_and_execute(plan, joined)),
-    };
-    let Err((step, errno)) = result;
+/// Becomes the command once it may, or tells through `status` why not.
+fn become_command(plan: &Plan, joined: libc::pid_t, status: RawFd, release: RawFd) -> ! {
+    let [status, release] = [status, release].map(Cell::new);
+    let Err((step, errno)) = prepare_and_execute(plan, joined, [&status, &release]);
+    let status = status.get();
     let mut bytes = [0_u8; 8];
     bytes[..4].copy_from_slice(&(step as i32).to_ne_bytes());
     bytes[4..].copy_from_slice(&errno.to_ne_bytes());
@@ -946,6 +1016,7 @@ fn become_command(plan: &Plan, joined: libc::pid_t, status: RawFd) -> ! {
 fn prepare_and_execute(
     plan: &Plan,
     joined: libc::pid_t,
+    kept: [&Cell<RawFd>; 2],
 ) -> Result<std::convert::Infallible, (Step, c_int)> {
     let context = &plan.command.context;
     // SAFETY: integers only. It fails where the group is in another terminal session, or gone.
@@ -956,13 +1027,18 @@ fn prepare_and_execute(
     let at = |step: Step| move |errno: c_int| (step, errno);
     // Before the descriptors are placed: one of them may get the number that the directory has here.
     enter_directory(&plan.command.directory).map_err(at(Step::Directory))?;
-    place_descriptors(plan).map_err(at(Step::Descriptors))?;
+    place_descriptors(plan, kept).map_err(at(Step::Descriptors))?;
     // SAFETY: one integer.
     unsafe { libc::umask(context.umask.unwrap_or(0o022) & 0o777) };
     set_schedule(context);
     set_memory(plan);
     for (resource, soft, hard) in &context.limits {
         set_limit(*resource, *soft, *hard).map_err(at(Step::Context))?;
+    }
+    let mut byte = [0_u8; 1];
+    // SAFETY: the buffer is writable. It ends without a byte if the supervisor is no more.
+    if unsafe { libc::read(kept[1].get(), byte.as_mut_ptr().cast(), 1) } != 1 {
+        return Err((Step::Fork, libc::ECHILD));
     }
     set_signals(plan).map_err(at(Step::Context))?;
     if context.no_new_privileges {
@@ -1040,21 +1116,34 @@ fn set_memory(plan: &Plan) {
     }
 }
 
-/// Puts each descriptor at its number, and has exec close all others.
-fn place_descriptors(plan: &Plan) -> Result<(), c_int> {
-    // Everything goes above all destinations first, so that none is overwritten before its turn,
-    // whatever numbers the sources have.
+/// Puts each descriptor at its number, and has exec close all others. What is in the way of one and
+/// needed later, `kept` too, moves to whatever number is free: one free number is enough.
+fn place_descriptors(plan: &Plan, kept: [&Cell<RawFd>; 2]) -> Result<(), c_int> {
     for (copy, (source, _)) in plan.copies.iter().zip(&plan.command.descriptors) {
-        // SAFETY: integers only.
-        let moved = unsafe { libc::fcntl(source.as_raw_fd(), libc::F_DUPFD_CLOEXEC, plan.above) };
-        if moved == -1 {
-            return Err(errno());
-        }
-        copy.set(moved);
+        copy.set(source.as_raw_fd());
     }
-    for (copy, (_, destination)) in plan.copies.iter().zip(&plan.command.descriptors) {
+    for (index, (_, destination)) in plan.command.descriptors.iter().enumerate() {
+        let rest = plan.copies.get(index..).and_then(<[_]>::split_first);
+        let (this, later) = rest.ok_or(libc::EINVAL)?;
+        if this.get() == *destination {
+            // SAFETY: integers only. Exec is to leave it open.
+            if unsafe { libc::fcntl(*destination, libc::F_SETFD, 0) } == -1 {
+                return Err(errno());
+            }
+            continue;
+        }
+        for needed in later.iter().chain(kept) {
+            if needed.get() == *destination {
+                // SAFETY: integers only.
+                let moved = unsafe { libc::fcntl(*destination, libc::F_DUPFD_CLOEXEC, 0) };
+                if moved == -1 {
+                    return Err(errno());
+                }
+                needed.set(moved);
+            }
+        }
         // SAFETY: integers only. The copy isn't close-on-exec.
-        if unsafe { libc::dup2(copy.get(), *destination) } == -1 {
+        if unsafe { libc::dup2(this.get(), *destination) } == -1 {
             return Err(errno());
         }
     }

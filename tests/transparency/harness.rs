@@ -1,14 +1,12 @@
 //! Runs a script with a patched shell natively and under a gate in this process, and compares.
 
 use std::fmt::Write as _;
-use std::os::fd::AsRawFd;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use execgate::model::EscalationDecision;
-use execgate::server::EscalationSession;
+use execgate::server::{EscalationPolicy, EscalationSession};
 
 use crate::support::{ESCALATE, PATIENCE, Scripted, start};
 
@@ -94,7 +92,6 @@ pub(crate) struct Case<'a> {
     script: &'a str,
     prepare: &'a (dyn Fn(&mut Command) + Sync),
     files: Vec<(&'static str, Vec<u8>, u32)>,
-    arguments: Vec<&'a str>,
 }
 
 /// A case of one script, with nothing special about it.
@@ -103,7 +100,6 @@ pub(crate) fn script(script: &str) -> Case<'_> {
         script,
         prepare: &|_| {},
         files: Vec::new(),
-        arguments: Vec::new(),
     }
 }
 
@@ -117,12 +113,6 @@ impl<'a> Case<'a> {
     /// Has a file with these permissions in the working directory.
     pub(crate) fn file(mut self, name: &'static str, content: impl Into<Vec<u8>>, mode: u32) -> Self {
         self.files.push((name, content.into(), mode));
-        self
-    }
-
-    /// Gives the script arguments.
-    pub(crate) fn arguments(mut self, arguments: &[&'a str]) -> Self {
-        self.arguments = arguments.to_vec();
         self
     }
 
@@ -232,7 +222,6 @@ impl<'a> Case<'a> {
         command
             .args(shell.plain())
             .args(["-c", self.script, shell.name()])
-            .args(&self.arguments)
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
             .env("LC_ALL", "C")
@@ -295,16 +284,22 @@ impl Place {
     }
 }
 
-/// As a shell counts: the exit code, or 128 and the signal.
-pub(crate) fn shell_status(output: &Output) -> i32 {
-    let signal = output.status.signal();
+/// Runs a script under a gate with this policy.
+pub(crate) async fn wait_with_policy(
+    text: &str,
+    shell: Shell,
+    place: &Place,
+    policy: Arc<dyn EscalationPolicy>,
+) -> Output {
+    let mut command = script(text).command(shell, place);
+    let (session, child) = {
+        let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = start(policy);
+        let child = command.envs(session.env()).spawn().unwrap();
+        session.close_client_socket();
+        (session, child)
+    };
+    let output = wait(child).await;
+    drop(session);
     output
-        .status
-        .code()
-        .unwrap_or_else(|| 128 + signal.unwrap_or(0))
-}
-
-/// An inheritable copy of a descriptor, at a number that nothing else uses.
-pub(crate) fn number_of(fd: &impl AsRawFd) -> i32 {
-    fd.as_raw_fd()
 }

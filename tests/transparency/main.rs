@@ -10,6 +10,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod endings;
+mod gates;
 mod harness;
 mod observables;
 mod scripts;
+mod terminals;
+mod volume;
