@@ -183,6 +183,20 @@ pub(super) fn step(state: State, input: Input) -> (State, Vec<Action>) {
                 vec![]
             },
         ),
+        // By its terminal, before it was executed.
+        (
+            State::Starting {
+                notices: true,
+                abandoned,
+            },
+            Input::Stopped(signal),
+        ) => (
+            State::Starting {
+                notices: true,
+                abandoned,
+            },
+            vec![Action::Notify(signal)],
+        ),
         (State::Starting { .. }, Input::NotStarted { exit_code, reason }) => (
             State::Over,
             vec![
@@ -370,6 +384,16 @@ mod tests {
         assert!(is_silent(&state(false), Input::Stopped(20)));
         let (_, actions) = step(state(true), Input::Stopped(20));
         assert_eq!(actions, [Action::Notify(20)]);
+    }
+
+    #[test]
+    fn a_command_can_be_stopped_before_it_is_executed() {
+        let (state, _) = step(collecting(), collected(true));
+        let (after, actions) = step(state.clone(), Input::Stopped(20));
+        assert_eq!(after, state);
+        assert_eq!(actions, [Action::Notify(20)]);
+        let (silent, _) = step(collecting(), collected(false));
+        assert!(is_silent(&silent, Input::Stopped(20)));
     }
 
     #[test]

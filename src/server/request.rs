@@ -20,8 +20,8 @@ use super::policy::PolicyError;
 use super::session::Shared;
 use super::tracker::Watching;
 use crate::model::{
-    DecisionCode, Enforcement, EscalationExecution, ExecOutcome, ExecUsage, InterceptedExec, ProcessIdentity,
-    SessionEvent, Verdict,
+    DecisionCode, Enforcement, EscalationExecution, ExecOutcome, ExecUsage, InterceptedExec,
+    ProcessIdentity, SessionEvent, Verdict,
 };
 use crate::sys::exec;
 use crate::sys::limits;
@@ -519,7 +519,11 @@ impl<'a> Request<'a> {
             }
         }
         let named = c_string(prepared.workdir.clone().into_os_string())?;
-        let relative = if same { Relative::Same } else { Relative::Other };
+        let relative = if same {
+            Relative::Same
+        } else {
+            Relative::Other
+        };
         Ok((Directory::Named(named), relative))
     }
 

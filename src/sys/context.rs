@@ -61,8 +61,7 @@ pub fn cpus() -> Vec<u64> {
     let mut mask = vec![0_u64; 128];
     let size = size_of_val(&mask[..]);
     // SAFETY: the mask is writable for its size.
-    let written =
-        unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size, mask.as_mut_ptr()) };
+    let written = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size, mask.as_mut_ptr()) };
     mask.truncate(usize::try_from(written).unwrap_or(0) / size_of::<u64>());
     mask
 }

@@ -422,9 +422,10 @@ impl Plan {
                     .chain([std::ptr::null()])
                     .collect()
             }),
-            oom_score_adj: command.context.oom_score_adj.map(|score| {
-                Decimal::new(score.max(context::oom_score_adj().unwrap_or(score)))
-            }),
+            oom_score_adj: command
+                .context
+                .oom_score_adj
+                .map(|score| Decimal::new(score.max(context::oom_score_adj().unwrap_or(score)))),
             core_dump_filter: command.context.core_dump_filter.map(Decimal::new),
             command,
         })
@@ -564,6 +565,20 @@ fn supervise(plan: &Plan, control: RawFd) -> ! {
     let witness = witness.map(|witness| Witness { link: 2, ..witness });
     let witness = witness.as_ref();
     let status = 1;
+    let mut children = signal_set(&[libc::SIGCHLD]);
+    let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+    // SAFETY: the set is readable. Without it nothing could be waited for: nothing may go on.
+    let changes = unsafe { libc::signalfd(-1, &raw mut children, flags) };
+    if changes == -1 {
+        let errno = errno();
+        kill_all(control, child, &mut false, false);
+        send_packet(
+            control,
+            &Packet::new([NOT_STARTED, Step::Fork as i32, errno, 0]),
+        );
+        leave(witness);
+    }
+    wait_for_exec(control, status, changes, child);
     let mut failure = [0_u8; 8];
     // SAFETY: `failure` is writable. Ends when the command is executed, or has said why not.
     let read = unsafe { libc::read(status, failure.as_mut_ptr().cast(), failure.len()) };
@@ -576,7 +591,7 @@ fn supervise(plan: &Plan, control: RawFd) -> ! {
             i32::from_ne_bytes(number)
         });
         send_packet(control, &Packet::new([NOT_STARTED, step, errno, 0]));
-        wait_for_all(control, child, None);
+        wait_for_all(control, changes, child, None);
         leave(witness);
     }
     // SAFETY: one integer each.
@@ -591,8 +606,50 @@ fn supervise(plan: &Plan, control: RawFd) -> ! {
     } else {
         Reach::Process(witness)
     };
-    wait_for_all(control, child, Some(reach));
+    wait_for_all(control, changes, child, Some(reach));
     leave(witness);
+}
+
+/// Waits until the command is executed, or has said why not, or is no more. Its terminal may stop it
+/// before that.
+fn wait_for_exec(control: RawFd, status: RawFd, changes: RawFd, child: libc::pid_t) {
+    let mut gate = control;
+    loop {
+        let mut sources = [status, changes, gate].map(|fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        // SAFETY: three entries, all writable. All signals are blocked, so it isn't interrupted.
+        unsafe { libc::poll(sources.as_mut_ptr(), 3, -1) };
+        if sources[0].revents != 0 {
+            return;
+        }
+        if sources[2].revents != 0 {
+            // The gate has let go. The end of the child closes `status`.
+            pass_on(child, libc::SIGKILL, false);
+            gate = -1;
+        }
+        drain(changes);
+        // SAFETY: all zeroes is a valid value.
+        let mut change: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let wanted = libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG;
+        // SAFETY: `change` is writable. Its end is left for later.
+        unsafe { libc::waitid(libc::P_PID, child.unsigned_abs(), &raw mut change, wanted) };
+        if change.si_signo == libc::SIGCHLD && change.si_code == libc::CLD_STOPPED {
+            // SAFETY: the kernel filled it in, for a child.
+            let signal = unsafe { change.si_status() };
+            send_packet(control, &Packet::new([STOPPED, signal, 0, 0]));
+        }
+    }
+}
+
+/// Empties a descriptor for signals. One such structure, or several in a row, tell no more than that
+/// one is there.
+fn drain(changes: RawFd) {
+    let mut information = [0_u8; 4 * size_of::<libc::signalfd_siginfo>()];
+    // SAFETY: the buffer is writable.
+    unsafe { libc::read(changes, information.as_mut_ptr().cast(), information.len()) };
 }
 
 /// The process group of a process of our own terminal session; -1 where it is in another.
@@ -817,28 +874,15 @@ fn keep_three(first: RawFd, second: RawFd, third: RawFd) -> RawFd {
 }
 
 /// Reaps until nothing is left; passes on signals; kills everything once the gate lets go.
-/// `reach` is `None` where the command never ran.
-fn wait_for_all(control: RawFd, child: libc::pid_t, reach: Option<Reach<'_>>) {
-    let mut children = signal_set(&[libc::SIGCHLD]);
-    // SAFETY: the set is readable.
-    let ended = unsafe {
-        libc::signalfd(
-            -1,
-            &raw mut children,
-            libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
-        )
-    };
+/// `changes` tells those of children; `reach` is `None` where the command never ran.
+fn wait_for_all(control: RawFd, changes: RawFd, child: libc::pid_t, reach: Option<Reach<'_>>) {
     let mut running = reach.is_some();
     let own_group = matches!(reach, Some(Reach::Group));
-    if ended == -1 {
-        kill_all(control, child, &mut running, own_group);
-        return;
-    }
     loop {
         if !reap_ended(control, child, &mut running) {
             return;
         }
-        let mut sources = [control, ended].map(|fd| libc::pollfd {
+        let mut sources = [control, changes].map(|fd| libc::pollfd {
             fd,
             events: libc::POLLIN,
             revents: 0,
@@ -846,10 +890,7 @@ fn wait_for_all(control: RawFd, child: libc::pid_t, reach: Option<Reach<'_>>) {
         // SAFETY: two entries, both writable. All signals are blocked, so it isn't interrupted.
         unsafe { libc::poll(sources.as_mut_ptr(), 2, -1) };
         if sources[1].revents != 0 {
-            // One such structure, or several in a row, tell no more than that one is there.
-            let mut information = [0_u8; 4 * size_of::<libc::signalfd_siginfo>()];
-            // SAFETY: the buffer is writable.
-            unsafe { libc::read(ended, information.as_mut_ptr().cast(), information.len()) };
+            drain(changes);
         }
         if sources[0].revents != 0 {
             let mut signal = [0_u8; 4];
@@ -1125,7 +1166,7 @@ fn place_descriptors(plan: &Plan, kept: [&Cell<RawFd>; 2]) -> Result<(), c_int> 
     for (index, (_, destination)) in plan.command.descriptors.iter().enumerate() {
         let rest = plan.copies.get(index..).and_then(<[_]>::split_first);
         let (this, later) = rest.ok_or(libc::EINVAL)?;
-        if this.get() == *destination {
+        if this.get() == *destination || is_same_file(this.get(), *destination) {
             // SAFETY: integers only. Exec is to leave it open.
             if unsafe { libc::fcntl(*destination, libc::F_SETFD, 0) } == -1 {
                 return Err(errno());
@@ -1154,6 +1195,17 @@ fn place_descriptors(plan: &Plan, kept: [&Cell<RawFd>; 2]) -> Result<(), c_int> 
     }
     close_range(next, RawFd::MAX, libc::CLOSE_RANGE_CLOEXEC);
     Ok(())
+}
+
+/// Whether both numbers are of one open file already, as for what the gate itself inherited: a number
+/// beyond the limit can be kept, but not made.
+fn is_same_file(one: RawFd, other: RawFd) -> bool {
+    // `KCMP_FILE`, `linux/kcmp.h`.
+    const FILE: c_int = 0;
+    // SAFETY: no arguments.
+    let own = unsafe { libc::getpid() };
+    // SAFETY: integers only. Without this call (`CONFIG_KCMP`) nothing is the same.
+    unsafe { libc::syscall(libc::SYS_kcmp, own, own, FILE, one, other) == 0 }
 }
 
 fn enter_directory(directory: &Directory) -> Result<(), c_int> {

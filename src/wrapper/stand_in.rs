@@ -43,9 +43,8 @@ pub(super) fn stand_in(mut question: Question) -> Result<c_int, Failure> {
     // From here on signals for the command are waited for.
     let ignored_signals = signal::ignored();
     let blocked_signals = signal::blocked();
-    let watched = signal::forwarded().filter(|signal| {
-        !ignored_signals.contains(signal) && !blocked_signals.contains(signal)
-    });
+    let watched = signal::forwarded()
+        .filter(|signal| !ignored_signals.contains(signal) && !blocked_signals.contains(signal));
     let watch = SignalWatch::new(watched).map_err(Failure::gate_lost)?;
     let workdir = context::working_directory().ok();
     let message = SuperExecMessage {

@@ -80,10 +80,9 @@ async fn the_wrapper_is_killed() {
         };
         let hydra = format!("{HYDRA} & echo $! >wrapper; wait $!; echo $?");
         let policy = Scripted::always(ESCALATE);
-        let (session, child) =
-            script(&hydra)
-                .started(&started)
-                .spawn_gated(shell, &place, &policy);
+        let (session, child) = script(&hydra)
+            .started(&started)
+            .spawn_gated(shell, &place, &policy);
         ready(&place, &mark).await;
         let wrapper = std::fs::read_to_string(place.work().join("wrapper")).unwrap();
         kill(wrapper.trim(), "KILL");
@@ -106,10 +105,9 @@ async fn the_session_is_dropped() {
         // Not exec: the shell tells the wrapper's status.
         let hydra = format!("{HYDRA}; echo status $?");
         let policy = Scripted::always(ESCALATE);
-        let (session, child) =
-            script(&hydra)
-                .started(&started)
-                .spawn_gated(shell, &place, &policy);
+        let (session, child) = script(&hydra)
+            .started(&started)
+            .spawn_gated(shell, &place, &policy);
         ready(&place, &mark).await;
         drop(session);
         let output = wait(child).await;
@@ -268,7 +266,8 @@ async fn a_gate_hands_on_its_shells_status_and_signals() {
                 let output = wait(spawn(&mut gate)).await;
                 assert_eq!(output.status.code(), Some(status), "{command} {output:?}");
             }
-            let script = "trap 'echo caught; exit 9' USR1; echo >ready; while :; do sleep 0.01; done";
+            let script =
+                "trap 'echo caught; exit 9' USR1; echo >ready; while :; do sleep 0.01; done";
             let mut gate = service.gate("exec", shell, &place.work());
             gate.args(["--no-login", "--", script]);
             let child = spawn(&mut gate);

@@ -53,8 +53,9 @@ impl Shell {
 /// The shells that are there. Without one the tests prove less: that is an error where everything
 /// has been built, and said loudly elsewhere.
 pub(crate) fn shells() -> Vec<Shell> {
-    let (there, missing): (Vec<_>, Vec<_>) =
-        BOTH_SHELLS.into_iter().partition(|shell: &Shell| shell.path().is_file());
+    let (there, missing): (Vec<_>, Vec<_>) = BOTH_SHELLS
+        .into_iter()
+        .partition(|shell: &Shell| shell.path().is_file());
     for shell in missing {
         let message = format!(
             "no patched {}: `make shells` builds {}",
@@ -111,7 +112,12 @@ impl<'a> Case<'a> {
     }
 
     /// Has a file with these permissions in the working directory.
-    pub(crate) fn file(mut self, name: &'static str, content: impl Into<Vec<u8>>, mode: u32) -> Self {
+    pub(crate) fn file(
+        mut self,
+        name: &'static str,
+        content: impl Into<Vec<u8>>,
+        mode: u32,
+    ) -> Self {
         self.files.push((name, content.into(), mode));
         self
     }

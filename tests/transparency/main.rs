@@ -4,6 +4,9 @@
 #![allow(
     clippy::expect_used,
     clippy::panic,
+    clippy::unimplemented,
+    clippy::unwrap_used,
+    clippy::print_stderr,
     reason = "clippy takes what tests call for something else than tests"
 )]
 

@@ -22,16 +22,20 @@ async fn substitutions_that_leave_a_child() {
     script("x=$(/bin/sh -c 'sleep 600 >/dev/null 2>&1 & echo $! >pid; echo early'); echo \"$x\"; kill $(cat pid)")
         .is_the_same()
         .await;
-    script("/bin/sh -c 'sleep 600 >/dev/null 2>&1 </dev/null & echo $! >pid' | cat; kill $(cat pid)")
-        .is_the_same()
-        .await;
+    script(
+        "/bin/sh -c 'sleep 600 >/dev/null 2>&1 </dev/null & echo $! >pid' | cat; kill $(cat pid)",
+    )
+    .is_the_same()
+    .await;
 }
 
 #[tokio::test]
 async fn names_that_differ_from_the_file() {
-    script("(exec -a other \"$PROBE\" $$ x); (exec -l \"$PROBE\" $$ x); (exec -a '' \"$PROBE\" $$)")
-        .is_the_same_in(Shell::Bash)
-        .await;
+    script(
+        "(exec -a other \"$PROBE\" $$ x); (exec -l \"$PROBE\" $$ x); (exec -a '' \"$PROBE\" $$)",
+    )
+    .is_the_same_in(Shell::Bash)
+    .await;
     script("(exec -a other \"$PROBE\" $$ x); (exec -l \"$PROBE\" $$ x); ARGV0=zero \"$PROBE\" $$; - \"$PROBE\" $$")
         .is_the_same_in(Shell::Zsh)
         .await;
@@ -54,7 +58,11 @@ async fn scripts_and_their_names() {
             "#!/usr/bin/python3 -S\nimport sys\nprint(sys.argv)\n",
             0o755,
         )
-        .file("env", "#!/usr/bin/env -S sh -u\necho \"$0\" \"$@\"\n", 0o755)
+        .file(
+            "env",
+            "#!/usr/bin/env -S sh -u\necho \"$0\" \"$@\"\n",
+            0o755,
+        )
         .is_the_same()
         .await;
 }
@@ -80,10 +88,12 @@ async fn paths_of_one_command_and_stale_hashes() {
         .file("tool", "#!/bin/sh\necho tool\n", 0o755)
         .is_the_same()
         .await;
-    script("mkdir a b; cp tool a; cp tool b; PATH=$PWD/a:$PWD/b:$PATH; tool; rm a/tool; tool; echo $?")
-        .file("tool", "#!/bin/sh\necho \"${0##*work/}\"\n", 0o755)
-        .is_the_same()
-        .await;
+    script(
+        "mkdir a b; cp tool a; cp tool b; PATH=$PWD/a:$PWD/b:$PATH; tool; rm a/tool; tool; echo $?",
+    )
+    .file("tool", "#!/bin/sh\necho \"${0##*work/}\"\n", 0o755)
+    .is_the_same()
+    .await;
 }
 
 #[tokio::test]
@@ -112,9 +122,11 @@ async fn here_documents_and_process_substitution() {
 
 #[tokio::test]
 async fn ends_by_exit_code_and_signal() {
-    script("for s in 0 1 2 100 125 126 127 128 130 137 255; do /bin/sh -c \"exit $s\"; echo $?; done")
-        .is_the_same()
-        .await;
+    script(
+        "for s in 0 1 2 100 125 126 127 128 130 137 255; do /bin/sh -c \"exit $s\"; echo $?; done",
+    )
+    .is_the_same()
+    .await;
     script("for s in HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM XCPU IO; do /bin/sh -c \"kill -$s \\$\\$\"; echo $?; done 2>&1 | sed 's/[0-9][0-9]* *\\(Hang\\|Kill\\|[A-Z]\\)/\\1/'")
         .is_the_same()
         .await;
