@@ -115,6 +115,8 @@ pub(super) enum Action {
 
 /// Exit code of a command that has none of its own.
 const NO_EXIT_CODE: i32 = 127;
+/// A shell's exit status for a command that can't be executed.
+const CANNOT_EXECUTE: i32 = 126;
 
 /// What follows from `input` in `state`. An input that makes no sense in a state changes nothing.
 pub(super) fn step(state: State, input: Input) -> (State, Vec<Action>) {
@@ -183,6 +185,20 @@ pub(super) fn step(state: State, input: Input) -> (State, Vec<Action>) {
                 vec![]
             },
         ),
+        // By its terminal, before it was executed.
+        (
+            State::Starting {
+                notices: true,
+                abandoned,
+            },
+            Input::Stopped(signal),
+        ) => (
+            State::Starting {
+                notices: true,
+                abandoned,
+            },
+            vec![Action::Notify(signal)],
+        ),
         (State::Starting { .. }, Input::NotStarted { exit_code, reason }) => (
             State::Over,
             vec![
@@ -190,6 +206,17 @@ pub(super) fn step(state: State, input: Input) -> (State, Vec<Action>) {
                 Action::Finish(ExecOutcome::NotStarted(reason), None),
             ],
         ),
+        // Its supervisor was killed, or had no room to work in.
+        (State::Starting { .. }, Input::Ended { .. }) => {
+            let reason = "execgate: cannot start the command: its supervisor ended".to_owned();
+            (
+                State::Over,
+                vec![
+                    Action::Reply(CANNOT_EXECUTE, None, Some(reason.clone())),
+                    Action::Finish(ExecOutcome::NotStarted(reason), None),
+                ],
+            )
+        }
         (state, input) => running(state, input),
     }
 }
@@ -362,6 +389,34 @@ mod tests {
     }
 
     #[test]
+    fn every_state_of_a_command_ends_with_its_supervisor() {
+        let states = [
+            State::Starting {
+                notices: true,
+                abandoned: false,
+            },
+            State::Starting {
+                notices: false,
+                abandoned: true,
+            },
+            State::Running {
+                own_group: true,
+                notices: true,
+            },
+        ];
+        for state in states {
+            let gone = Input::Ended {
+                outcome: ExecOutcome::Unknown,
+                usage: None,
+            };
+            let (after, actions) = step(state, gone);
+            assert_eq!(after, State::Over);
+            assert!(matches!(actions[0], Action::Reply(..)), "{actions:?}");
+            assert!(matches!(actions[1], Action::Finish(..)), "{actions:?}");
+        }
+    }
+
+    #[test]
     fn only_wrappers_that_want_notices_get_them() {
         let state = |notices| State::Running {
             own_group: true,
@@ -370,6 +425,16 @@ mod tests {
         assert!(is_silent(&state(false), Input::Stopped(20)));
         let (_, actions) = step(state(true), Input::Stopped(20));
         assert_eq!(actions, [Action::Notify(20)]);
+    }
+
+    #[test]
+    fn a_command_can_be_stopped_before_it_is_executed() {
+        let (state, _) = step(collecting(), collected(true));
+        let (after, actions) = step(state.clone(), Input::Stopped(20));
+        assert_eq!(after, state);
+        assert_eq!(actions, [Action::Notify(20)]);
+        let (silent, _) = step(collecting(), collected(false));
+        assert!(is_silent(&silent, Input::Stopped(20)));
     }
 
     #[test]

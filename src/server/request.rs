@@ -501,23 +501,20 @@ impl<'a> Request<'a> {
         prepared: &PreparedExec,
     ) -> Result<(Directory, Relative), (i32, String)> {
         let same = prepared.workdir == exec.workdir;
-        let mut relative = Relative::Other;
         if let Some(open) = self.workdir.take()
             && same
+            && exec.workdir.as_os_str().as_bytes().ends_with(DELETED)
+            && !exec.workdir.exists()
             && name_of(&open).is_some_and(|name| name == exec.workdir)
         {
-            match std::fs::metadata(&exec.workdir) {
-                Ok(named) if is_that(&open, &named) => relative = Relative::Same,
-                Err(error)
-                    if error.kind() == io::ErrorKind::NotFound
-                        && exec.workdir.as_os_str().as_bytes().ends_with(DELETED) =>
-                {
-                    return Ok((Directory::Open(open), Relative::Other));
-                }
-                _ => {}
-            }
+            return Ok((Directory::Open(open), Relative::Other));
         }
         let named = c_string(prepared.workdir.clone().into_os_string())?;
+        let relative = if same {
+            Relative::Same
+        } else {
+            Relative::Other
+        };
         Ok((Directory::Named(named), relative))
     }
 
@@ -669,12 +666,6 @@ enum Relative {
 
 /// What the kernel adds to the name of a deleted directory.
 const DELETED: &[u8] = b" (deleted)";
-
-fn is_that(open: &OwnedFd, named: &std::fs::Metadata) -> bool {
-    let open = open.try_clone().map(std::fs::File::from);
-    open.and_then(|open| open.metadata())
-        .is_ok_and(|open| (open.dev(), open.ino()) == (named.dev(), named.ino()))
-}
 
 /// What the kernel calls an open directory.
 fn name_of(open: &OwnedFd) -> Option<PathBuf> {

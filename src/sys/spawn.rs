@@ -280,8 +280,8 @@ impl Supervisor {
     /// # Errors
     /// Numbers of descriptors that are negative or repeat; no process or no socket to be had.
     pub fn start(command: Command) -> io::Result<Self> {
-        let plan = Plan::new(command)?;
         let (control, supervisors) = socket::pair(Kind::Packets)?;
+        let plan = Plan::new(command, supervisors.as_raw_fd())?;
         // No handler of ours may run in the child: it would act for the wrong process.
         let mask = block_all_signals()?;
         // SAFETY: the child calls only `supervise`, which keeps to what may run after a fork of a
@@ -365,6 +365,9 @@ struct Plan {
     envp: Vec<*const c_char>,
     /// Destinations in ascending order.
     destinations: Vec<RawFd>,
+    /// What the two processes need of the gate's descriptors, in ascending order: all sources, what may
+    /// be in its place already, the directory, the control socket.
+    needed: Vec<RawFd>,
     /// Room for where each descriptor is on its way to its number.
     copies: Vec<Cell<RawFd>>,
     ignored: KernelSet,
@@ -393,7 +396,7 @@ impl Decimal {
 }
 
 impl Plan {
-    fn new(command: Command) -> io::Result<Self> {
+    fn new(command: Command, control: RawFd) -> io::Result<Self> {
         let mut destinations: Vec<_> = command.descriptors.iter().map(|(_, to)| *to).collect();
         destinations.sort_unstable();
         let repeats = destinations.windows(2).any(|pair| pair[0] == pair[1]);
@@ -403,6 +406,13 @@ impl Plan {
                 "the descriptors' numbers must be different, and none below zero",
             ));
         }
+        let sources = command.descriptors.iter().map(|(from, _)| from.as_raw_fd());
+        let mut needed: Vec<_> = sources.chain(destinations.iter().copied()).collect();
+        needed.push(control);
+        if let Directory::Open(directory) = &command.directory {
+            needed.push(directory.as_raw_fd());
+        }
+        needed.sort_unstable();
         let pointers = |strings: &[CString]| {
             let pointers = strings.iter().map(|string| string.as_ptr());
             pointers.chain([std::ptr::null()]).collect()
@@ -411,6 +421,7 @@ impl Plan {
             argv: pointers(&command.argv),
             envp: pointers(&command.env),
             destinations,
+            needed,
             copies: vec![Cell::new(-1); command.descriptors.len()],
             ignored: signal::kernel_set(command.context.ignored_signals.iter().copied()),
             blocked: signal::kernel_set(command.context.blocked_signals.iter().copied()),
@@ -500,6 +511,16 @@ fn close_range(first: RawFd, last: RawFd, flags: libc::c_uint) {
     }
 }
 
+/// Closes all but these, which are in ascending order.
+fn close_all_but(kept: &[RawFd]) {
+    let mut next = 0;
+    for fd in kept {
+        close_range(next, fd - 1, 0);
+        next = next.max(fd + 1);
+    }
+    close_range(next, RawFd::MAX, 0);
+}
+
 fn send_packet(control: RawFd, packet: &Packet) {
     let bytes = packet.encode();
     // SAFETY: `bytes` is readable. If the gate is gone nobody needs the report.
@@ -515,6 +536,8 @@ fn send_packet(control: RawFd, packet: &Packet) {
 
 /// The whole life of a supervisor.
 fn supervise(plan: &Plan, control: RawFd) -> ! {
+    // The gate may have as many open as it can have: what follows needs a few of its own.
+    close_all_but(&plan.needed);
     // SAFETY: integers only. Without it, detached processes would escape: better none is started.
     if unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } != 0 {
         not_started(control, Step::Fork, errno());
@@ -565,6 +588,20 @@ fn supervise(plan: &Plan, control: RawFd) -> ! {
     let witness = witness.map(|witness| Witness { link: 2, ..witness });
     let witness = witness.as_ref();
     let status = 1;
+    let mut children = signal_set(&[libc::SIGCHLD]);
+    let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+    // SAFETY: the set is readable. Without it nothing could be waited for: nothing may go on.
+    let changes = unsafe { libc::signalfd(-1, &raw mut children, flags) };
+    if changes == -1 {
+        let errno = errno();
+        kill_all(control, child, &mut false, false);
+        send_packet(
+            control,
+            &Packet::new([NOT_STARTED, Step::Fork as i32, errno, 0]),
+        );
+        leave(witness);
+    }
+    wait_for_exec(control, status, changes, child);
     let mut failure = [0_u8; 8];
     // SAFETY: `failure` is writable. Ends when the command is executed, or has said why not.
     let read = unsafe { libc::read(status, failure.as_mut_ptr().cast(), failure.len()) };
@@ -577,7 +614,7 @@ fn supervise(plan: &Plan, control: RawFd) -> ! {
             i32::from_ne_bytes(number)
         });
         send_packet(control, &Packet::new([NOT_STARTED, step, errno, 0]));
-        wait_for_all(control, child, None);
+        wait_for_all(control, changes, child, None);
         leave(witness);
     }
     // SAFETY: one integer each.
@@ -592,8 +629,50 @@ fn supervise(plan: &Plan, control: RawFd) -> ! {
     } else {
         Reach::Process(witness)
     };
-    wait_for_all(control, child, Some(reach));
+    wait_for_all(control, changes, child, Some(reach));
     leave(witness);
+}
+
+/// Waits until the command is executed, or has said why not, or is no more. Its terminal may stop it
+/// before that.
+fn wait_for_exec(control: RawFd, status: RawFd, changes: RawFd, child: libc::pid_t) {
+    let mut gate = control;
+    loop {
+        let mut sources = [status, changes, gate].map(|fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        // SAFETY: three entries, all writable. All signals are blocked, so it isn't interrupted.
+        unsafe { libc::poll(sources.as_mut_ptr(), 3, -1) };
+        if sources[0].revents != 0 {
+            return;
+        }
+        if sources[2].revents != 0 {
+            // The gate has let go. The end of the child closes `status`.
+            pass_on(child, libc::SIGKILL, false);
+            gate = -1;
+        }
+        drain(changes);
+        // SAFETY: all zeroes is a valid value.
+        let mut change: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let wanted = libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG;
+        // SAFETY: `change` is writable. Its end is left for later.
+        unsafe { libc::waitid(libc::P_PID, child.unsigned_abs(), &raw mut change, wanted) };
+        if change.si_signo == libc::SIGCHLD && change.si_code == libc::CLD_STOPPED {
+            // SAFETY: the kernel filled it in, for a child.
+            let signal = unsafe { change.si_status() };
+            send_packet(control, &Packet::new([STOPPED, signal, 0, 0]));
+        }
+    }
+}
+
+/// Empties a descriptor for signals. One such structure, or several in a row, tell no more than that
+/// one is there.
+fn drain(changes: RawFd) {
+    let mut information = [0_u8; 4 * size_of::<libc::signalfd_siginfo>()];
+    // SAFETY: the buffer is writable.
+    unsafe { libc::read(changes, information.as_mut_ptr().cast(), information.len()) };
 }
 
 /// The process group of a process of our own terminal session; -1 where it is in another.
@@ -799,6 +878,9 @@ fn not_started(control: RawFd, step: Step, errno: c_int) -> ! {
 /// Closes every descriptor but these three, which become 0, 1 and 2; the third may be -1. Returns the
 /// first's new number.
 fn keep_three(first: RawFd, second: RawFd, third: RawFd) -> RawFd {
+    let mut kept = [first, second, third];
+    kept.sort_unstable();
+    close_all_but(&kept);
     // Out of each other's way first. They are never 0 to 2 here unless the gate runs without
     // standard descriptors.
     // SAFETY: integers only.
@@ -818,28 +900,15 @@ fn keep_three(first: RawFd, second: RawFd, third: RawFd) -> RawFd {
 }
 
 /// Reaps until nothing is left; passes on signals; kills everything once the gate lets go.
-/// `reach` is `None` where the command never ran.
-fn wait_for_all(control: RawFd, child: libc::pid_t, reach: Option<Reach<'_>>) {
-    let mut children = signal_set(&[libc::SIGCHLD]);
-    // SAFETY: the set is readable.
-    let ended = unsafe {
-        libc::signalfd(
-            -1,
-            &raw mut children,
-            libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
-        )
-    };
+/// `changes` tells those of children; `reach` is `None` where the command never ran.
+fn wait_for_all(control: RawFd, changes: RawFd, child: libc::pid_t, reach: Option<Reach<'_>>) {
     let mut running = reach.is_some();
     let own_group = matches!(reach, Some(Reach::Group));
-    if ended == -1 {
-        kill_all(control, child, &mut running, own_group);
-        return;
-    }
     loop {
         if !reap_ended(control, child, &mut running) {
             return;
         }
-        let mut sources = [control, ended].map(|fd| libc::pollfd {
+        let mut sources = [control, changes].map(|fd| libc::pollfd {
             fd,
             events: libc::POLLIN,
             revents: 0,
@@ -847,10 +916,7 @@ fn wait_for_all(control: RawFd, child: libc::pid_t, reach: Option<Reach<'_>>) {
         // SAFETY: two entries, both writable. All signals are blocked, so it isn't interrupted.
         unsafe { libc::poll(sources.as_mut_ptr(), 2, -1) };
         if sources[1].revents != 0 {
-            // One such structure, or several in a row, tell no more than that one is there.
-            let mut information = [0_u8; 4 * size_of::<libc::signalfd_siginfo>()];
-            // SAFETY: the buffer is writable.
-            unsafe { libc::read(ended, information.as_mut_ptr().cast(), information.len()) };
+            drain(changes);
         }
         if sources[0].revents != 0 {
             let mut signal = [0_u8; 4];
@@ -1126,7 +1192,7 @@ fn place_descriptors(plan: &Plan, kept: [&Cell<RawFd>; 2]) -> Result<(), c_int> 
     for (index, (_, destination)) in plan.command.descriptors.iter().enumerate() {
         let rest = plan.copies.get(index..).and_then(<[_]>::split_first);
         let (this, later) = rest.ok_or(libc::EINVAL)?;
-        if this.get() == *destination {
+        if this.get() == *destination || is_same_file(this.get(), *destination) {
             // SAFETY: integers only. Exec is to leave it open.
             if unsafe { libc::fcntl(*destination, libc::F_SETFD, 0) } == -1 {
                 return Err(errno());
@@ -1155,6 +1221,17 @@ fn place_descriptors(plan: &Plan, kept: [&Cell<RawFd>; 2]) -> Result<(), c_int> 
     }
     close_range(next, RawFd::MAX, libc::CLOSE_RANGE_CLOEXEC);
     Ok(())
+}
+
+/// Whether both numbers are of one open file already, as for what the gate itself inherited: a number
+/// beyond the limit can be kept, but not made.
+fn is_same_file(one: RawFd, other: RawFd) -> bool {
+    // `KCMP_FILE`, `linux/kcmp.h`.
+    const FILE: c_int = 0;
+    // SAFETY: no arguments.
+    let own = unsafe { libc::getpid() };
+    // SAFETY: integers only. Without this call (`CONFIG_KCMP`) nothing is the same.
+    unsafe { libc::syscall(libc::SYS_kcmp, own, own, FILE, one, other) == 0 }
 }
 
 fn enter_directory(directory: &Directory) -> Result<(), c_int> {

@@ -5,6 +5,8 @@
     clippy::expect_used,
     clippy::unwrap_used,
     clippy::panic,
+    clippy::unimplemented,
+    clippy::print_stderr,
     reason = "clippy takes what tests call for something else than tests"
 )]
 

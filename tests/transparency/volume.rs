@@ -77,7 +77,7 @@ async fn five_hundred_wait_at_once() {
 
 #[tokio::test]
 async fn two_hundred_escalations_under_a_gate_with_few_descriptors() {
-    let crowd = "i=0; while [ $i -lt 200 ]; do /bin/sh -c 'sleep 0.05; exit 3' & p=\"$p $!\"; i=$((i+1)); done; for q in $(echo $p); do wait $q; echo $?; done | sort | uniq -c";
+    let crowd = "i=0; while [ $i -lt 200 ]; do /bin/sh -c 'sleep 0.05; exit 3' & p=\"$p $!\"; i=$((i+1)); done; for q in $(echo $p); do wait $q; echo $?; done >list; sort <list | uniq -c";
     for shell in shells() {
         let place = Place::new();
         let service = Service::deciding(&ESCALATE, &place);
