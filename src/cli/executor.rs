@@ -188,6 +188,7 @@ impl Executor {
             // The gate's own: a terminal's job that the gate is in stays one job.
             group: ProcessGroup::Of(process::own_pid()),
             context: self.startup.context(),
+            is_script: false,
         })?;
         Ok((supervisor, capture))
     }

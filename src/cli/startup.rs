@@ -58,6 +58,7 @@ impl Startup {
             limits: limits::open_files_at_start().into_iter().collect(),
             ignored_signals: self.ignored_signals.clone(),
             blocked_signals: self.blocked_signals.clone(),
+            ..InheritedContext::default()
         }
     }
 

@@ -33,7 +33,8 @@ pub(super) enum State {
     },
     /// Its command runs.
     Running {
-        /// Whether the command has a process group of its own, apart from the wrapper's.
+        /// Whether the command has a process group of its own, apart from the wrapper's, or its
+        /// supervisor knows what the shared one gets.
         own_group: bool,
         /// Whether the wrapper wants to be told when it stops.
         notices: bool,

@@ -1,13 +1,16 @@
-use std::ffi::CString;
+use std::collections::VecDeque;
+use std::ffi::{CString, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::connection::{Connection, Frame, ReceiveError};
@@ -17,13 +20,14 @@ use super::policy::PolicyError;
 use super::session::Shared;
 use super::tracker::Watching;
 use crate::model::{
-    DecisionCode, EscalationExecution, ExecOutcome, ExecUsage, InterceptedExec, ProcessIdentity,
-    SessionEvent, Verdict,
+    DecisionCode, Enforcement, EscalationExecution, ExecOutcome, ExecUsage, InterceptedExec,
+    ProcessIdentity, SessionEvent, Verdict,
 };
 use crate::sys::exec;
 use crate::sys::limits;
 use crate::sys::process::{self, Pidfd};
 use crate::sys::readiness;
+use crate::sys::signal::CONTINUE;
 use crate::sys::spawn::{
     Command, Directory, InheritedContext, ProcessGroup, Report, Step, Supervisor,
 };
@@ -35,6 +39,9 @@ use crate::wire::{
 /// How long a wrapper may take over a message that it owes, from the handshake or the answer before
 /// it on.
 const MESSAGE_TIME: Duration = Duration::from_secs(30);
+
+/// How many signals for a command that is being started are kept.
+const MOST_EARLY: usize = 16;
 
 /// Exit status of a shell for a program that can't be executed.
 const CANNOT_EXECUTE: i32 = 126;
@@ -58,6 +65,14 @@ struct Request<'a> {
     workdir: Option<OwnedFd>,
     child: Option<Child>,
     delivered: Instant,
+    /// The program as it was asked for, which may be relative.
+    asked_file: OsString,
+    /// How often the wrapper has forwarded a signal to go on.
+    continued: u32,
+    /// What the wrapper sent while its command was being started.
+    early: VecDeque<Input>,
+    /// The right to have a command started, which others wait for.
+    turn: Option<OwnedSemaphorePermit>,
 }
 
 /// An escalated command.
@@ -98,6 +113,10 @@ impl<'a> Request<'a> {
             workdir: None,
             child: None,
             delivered: began,
+            asked_file: OsString::new(),
+            continued: 0,
+            early: VecDeque::new(),
+            turn: None,
         }
     }
 
@@ -108,7 +127,7 @@ impl<'a> Request<'a> {
             let Some(input) = input else { break };
             let (next, actions) = step(state, input);
             state = next;
-            let mut pending = std::collections::VecDeque::from(actions);
+            let mut pending = VecDeque::from(actions);
             while let Some(action) = pending.pop_front() {
                 if let Some(input) = self.perform(action).await {
                     let (next, more) = step(state, input);
@@ -135,24 +154,51 @@ impl<'a> Request<'a> {
             State::Deciding => Some(self.decide().await),
             State::Collecting(_) => tokio::select! {
                 biased;
-                input = self.collect() => Some(input),
+                input = self.collect_in_turn() => Some(input),
                 () = over.cancelled() => Some(self.session_over()),
             },
-            State::Starting { .. } => self.next_report().await,
+            State::Starting { .. } => self.starting().await,
             State::Running { .. } => {
+                if let Some(input) = self.early.pop_front() {
+                    return Some(input);
+                }
                 if self.peer_gone || over.is_cancelled() {
                     // It has been told to end; nothing else counts any more.
                     return self.next_report().await;
                 }
                 let child = self.child.as_mut()?;
+                // What the wrapper has sent is older than what its command does now: it may say that
+                // the job goes on, and the command has stopped anew since.
                 tokio::select! {
-                    report = child.report() => Some(report_input(&report, child)),
-                    frame = self.connection.receive() => Some(self.forwarded(frame)),
+                    biased;
                     () = over.cancelled() => Some(self.session_over()),
+                    frame = self.connection.receive() => Some(self.forwarded(frame)),
+                    report = child.report() => Some(report_input(&report, child)),
                 }
             }
             State::Over => None,
         }
+    }
+
+    /// Waits for the first report, and keeps what the wrapper sends meanwhile. A signal that its process
+    /// group got from the terminal may have come too early for the command.
+    async fn starting(&mut self) -> Option<Input> {
+        while !self.peer_gone && self.early.len() < MOST_EARLY {
+            let child = self.child.as_mut()?;
+            let frame = tokio::select! {
+                report = child.report() => return Some(report_input(&report, child)),
+                frame = self.connection.receive() => frame,
+            };
+            match self.forwarded(frame) {
+                Input::Forwarded { signal, .. } => self.early.push_back(Input::Forwarded {
+                    signal,
+                    from_terminal: false,
+                }),
+                Input::Requested => {}
+                gone => return Some(gone),
+            }
+        }
+        self.next_report().await
     }
 
     fn session_over(&self) -> Input {
@@ -166,6 +212,7 @@ impl<'a> Request<'a> {
         };
         match EscalateRequest::decode(&frame.message) {
             Ok(request) => {
+                self.asked_file.clone_from(&request.file);
                 self.exec = Some(Arc::new(self.intercepted(request)));
                 Input::Requested
             }
@@ -204,6 +251,14 @@ impl<'a> Request<'a> {
                 Ok(_) | Err(_) => Input::AskerGone,
             },
         }
+    }
+
+    /// Collects what the command is to get, when there is room for its descriptors.
+    async fn collect_in_turn(&mut self) -> Input {
+        if self.turn.is_none() {
+            self.turn = self.shared.starting.clone().acquire_owned().await.ok();
+        }
+        self.collect().await
     }
 
     async fn collect(&mut self) -> Input {
@@ -247,10 +302,15 @@ impl<'a> Request<'a> {
         };
         match wire::decode::<Forward>("Forward", &frame.message) {
             Ok(forward) => match forward.signal {
-                Some(signal) => Input::Forwarded {
-                    signal,
-                    from_terminal: forward.from_terminal == Some(true),
-                },
+                Some(signal) => {
+                    if signal == CONTINUE {
+                        self.continued = self.continued.wrapping_add(1);
+                    }
+                    Input::Forwarded {
+                        signal,
+                        from_terminal: forward.from_terminal == Some(true),
+                    }
+                }
                 // A later version's: it means nothing here.
                 None => Input::Requested,
             },
@@ -295,7 +355,11 @@ impl<'a> Request<'a> {
                 }
             }
             Action::Notify(stopped) => {
-                let _ = self.connection.send(&Notice { stopped }).await;
+                let notice = Notice {
+                    stopped,
+                    continued: self.continued,
+                };
+                let _ = self.connection.send(&notice).await;
             }
             Action::Reply(exit_code, signal, failure) => {
                 let result = SuperExecResult {
@@ -390,18 +454,31 @@ impl<'a> Request<'a> {
             () = self.shared.over.cancelled() => return Err(failure("the session has ended".to_owned())),
         };
         let prepared = prepared.map_err(|error| failure(error.to_string()))?;
-        let directory = self.directory(&exec, &prepared)?;
+        let (directory, relative) = self.directory(&exec, &prepared)?;
         let program = prepared.program.clone();
+        // As it was asked for, where it leads to the same: the kernel tells a script its name.
+        let executed = if relative == Relative::Same && prepared.program == exec.file {
+            self.asked_file.clone()
+        } else {
+            prepared.program.into_os_string()
+        };
         let command = Command {
-            program: c_string(prepared.program.into_os_string())?,
+            program: c_string(executed)?,
             argv: c_strings(prepared.argv)?,
             env: c_strings(prepared.env.0)?,
             directory,
             descriptors: std::mem::take(&mut self.descriptors),
             group: ProcessGroup::Of(self.process.pid),
-            context: inherited(context),
+            is_script: exec::is_script_without_interpreter(&program),
+            context: inherited(context, self.shared.context.description.sandbox.enforcement),
         };
-        let supervisor = tokio::task::spawn_blocking(|| Supervisor::start(command))
+        let turn = self.turn.take();
+        let start = move || {
+            let started = Supervisor::start(command);
+            drop(turn);
+            started
+        };
+        let supervisor = tokio::task::spawn_blocking(start)
             .await
             .map_err(|error| failure(error.to_string()))?
             .map_err(|error| failure(format!("cannot start the command: {error}")))?;
@@ -422,17 +499,26 @@ impl<'a> Request<'a> {
         &mut self,
         exec: &InterceptedExec,
         prepared: &PreparedExec,
-    ) -> Result<Directory, (i32, String)> {
+    ) -> Result<(Directory, Relative), (i32, String)> {
+        let same = prepared.workdir == exec.workdir;
+        let mut relative = Relative::Other;
         if let Some(open) = self.workdir.take()
-            && prepared.workdir == exec.workdir
-            && !exec.workdir.exists()
+            && same
             && name_of(&open).is_some_and(|name| name == exec.workdir)
         {
-            return Ok(Directory::Open(open));
+            match std::fs::metadata(&exec.workdir) {
+                Ok(named) if is_that(&open, &named) => relative = Relative::Same,
+                Err(error)
+                    if error.kind() == io::ErrorKind::NotFound
+                        && exec.workdir.as_os_str().as_bytes().ends_with(DELETED) =>
+                {
+                    return Ok((Directory::Open(open), Relative::Other));
+                }
+                _ => {}
+            }
         }
-        Ok(Directory::Named(c_string(
-            prepared.workdir.clone().into_os_string(),
-        )?))
+        let named = c_string(prepared.workdir.clone().into_os_string())?;
+        Ok((Directory::Named(named), relative))
     }
 
     fn finish(&self, outcome: ExecOutcome, usage: Option<ExecUsage>) {
@@ -566,7 +652,28 @@ fn exec_failure(program: &Path, error: &io::Error) -> Input {
 
 /// Signals that a wrapper forwards; others aren't its to send.
 fn is_forwardable(signal: i32) -> bool {
-    crate::sys::signal::FORWARDED.contains(&signal)
+    crate::sys::signal::forwarded().any(|forwarded| forwarded == signal)
+}
+
+/// As many as a kernel can have processors for: `CONFIG_NR_CPUS` ends at 8192.
+const MOST_CPU_WORDS: usize = 128;
+
+/// What a name relative to the command's directory leads to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Relative {
+    /// What it led to for the asker, and was judged as.
+    Same,
+    /// Perhaps something else.
+    Other,
+}
+
+/// What the kernel adds to the name of a deleted directory.
+const DELETED: &[u8] = b" (deleted)";
+
+fn is_that(open: &OwnedFd, named: &std::fs::Metadata) -> bool {
+    let open = open.try_clone().map(std::fs::File::from);
+    open.and_then(|open| open.metadata())
+        .is_ok_and(|open| (open.dev(), open.ino()) == (named.dev(), named.ino()))
 }
 
 /// What the kernel calls an open directory.
@@ -575,7 +682,10 @@ fn name_of(open: &OwnedFd) -> Option<PathBuf> {
 }
 
 /// Bounds what a wrapper may say of signals and limits to what there is.
-fn inherited(context: CommandContext) -> InheritedContext {
+///
+/// That executing a program can grant nothing is a sandbox's way to confine: where there is one, the
+/// verdict has taken the command out of it.
+fn inherited(context: CommandContext, sandbox: Enforcement) -> InheritedContext {
     let signals = |mut signals: Vec<i32>| {
         signals.truncate(64);
         signals
@@ -591,6 +701,14 @@ fn inherited(context: CommandContext) -> InheritedContext {
         limits,
         ignored_signals: signals(context.ignored_signals),
         blocked_signals: signals(context.blocked_signals),
+        cpus: context.cpus.into_iter().take(MOST_CPU_WORDS).collect(),
+        scheduler: context.scheduler,
+        io_priority: context.io_priority,
+        timer_slack: context.timer_slack,
+        oom_score_adj: context.oom_score_adj,
+        core_dump_filter: context.core_dump_filter,
+        personality: context.personality,
+        no_new_privileges: context.no_new_privileges && sandbox == Enforcement::None,
     }
 }
 

@@ -29,6 +29,18 @@ use crate::wire;
 /// and its wrapper with it.
 const MAX_REQUESTS: usize = 1024;
 
+/// The most escalated commands of one session that are being started at once.
+const MAX_STARTING: usize = 64;
+
+/// Descriptors that a request takes: its stream, its process, its command's supervisor.
+const WHILE_SERVED: usize = 4;
+
+/// Descriptors that a command takes while it is started: those that it gets, and the supervisor's.
+const WHILE_STARTING: usize = 20;
+
+/// Descriptors of a gate for what isn't a request.
+const FOR_ALL_ELSE: usize = 24;
+
 /// Memory that a session's long messages may take together, in bytes.
 const LONG_MESSAGES: usize = 256 << 20;
 
@@ -50,6 +62,9 @@ pub(super) struct Shared {
     pub(super) over: CancellationToken,
     /// For long messages, in bytes.
     pub(super) budget: Arc<Semaphore>,
+    /// For commands that are being started.
+    pub(super) starting: Arc<Semaphore>,
+    rooms: Rooms,
     last_exec: AtomicU64,
     counts: Counts,
     end: OnceLock<End>,
@@ -134,6 +149,7 @@ impl EscalationSession {
         if start.alias == WrapperAlias::Bash {
             set(wire::BASH_WRAPPER_VARIABLE, start.wrapper.into());
         }
+        let rooms = Rooms::new();
         let shared = Arc::new(Shared {
             context,
             tracker: ProcessTracker::new(policy.clone()),
@@ -142,6 +158,8 @@ impl EscalationSession {
             tasks: TaskTracker::new(),
             over: start.parent.child_token(),
             budget: Arc::new(Semaphore::new(LONG_MESSAGES)),
+            starting: Arc::new(Semaphore::new(rooms.starting)),
+            rooms,
             last_exec: AtomicU64::new(0),
             counts: Counts::default(),
             end: OnceLock::new(),
@@ -245,7 +263,7 @@ async fn watch_for_end(shared: Arc<Shared>, client: Arc<Mutex<Option<OwnedFd>>>)
 
 /// Takes handshakes until the session is over.
 async fn serve(shared: Arc<Shared>, server: AsyncFd<OwnedFd>) {
-    let requests = Arc::new(Semaphore::new(request_limit()));
+    let requests = Arc::new(Semaphore::new(shared.rooms.requests));
     let over = shared.over.clone();
     let take = async {
         loop {
@@ -320,9 +338,25 @@ fn note_dropped(shared: &Shared, reason: &str) {
     }
 }
 
-/// As many as there may be, and as the descriptors of this process allow: each takes up to 20.
-fn request_limit() -> usize {
-    let files = limits::open_files().map_or(1024, |limit| limit.soft);
-    let affordable = usize::try_from(files / 24).unwrap_or(MAX_REQUESTS);
-    affordable.clamp(4, MAX_REQUESTS)
+/// How many requests are served at once, and how many of them may be having their commands started,
+/// which for a moment takes many more descriptors. Who finds no room waits; who has been answered is
+/// never in the way of one that starts.
+struct Rooms {
+    requests: usize,
+    starting: usize,
+}
+
+impl Rooms {
+    /// For the descriptors that this process may have.
+    fn new() -> Self {
+        let files = limits::open_files().map_or(1024, |limit| limit.soft);
+        let files = usize::try_from(files).unwrap_or(usize::MAX);
+        let rest = files.saturating_sub(FOR_ALL_ELSE);
+        let starting = (rest / 3 / WHILE_STARTING).clamp(1, MAX_STARTING);
+        let requests = rest.saturating_sub(starting * WHILE_STARTING) / WHILE_SERVED;
+        Self {
+            requests: requests.clamp(2, MAX_REQUESTS),
+            starting,
+        }
+    }
 }

@@ -53,3 +53,107 @@ pub fn working_directory() -> io::Result<OwnedFd> {
     // SAFETY: the kernel has just installed it for us, and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
+
+/// Processors that this process may run on: bits in words, `sched_getaffinity(2)`. Empty where there
+/// are more than 8192.
+#[must_use]
+pub fn cpus() -> Vec<u64> {
+    let mut mask = vec![0_u64; 128];
+    let size = size_of_val(&mask[..]);
+    // SAFETY: the mask is writable for its size.
+    let written = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size, mask.as_mut_ptr()) };
+    mask.truncate(usize::try_from(written).unwrap_or(0) / size_of::<u64>());
+    mask
+}
+
+/// This process's scheduling policy, `sched(7)`.
+#[must_use]
+pub fn scheduler() -> Option<i32> {
+    // SAFETY: one integer: this process.
+    check(unsafe { libc::sched_getscheduler(0) }).ok()
+}
+
+/// This process's priority for input and output, `ioprio_get(2)`.
+#[must_use]
+pub fn io_priority() -> Option<i32> {
+    // `IOPRIO_WHO_PROCESS`, `linux/ioprio.h`.
+    const PROCESS: libc::c_int = 1;
+    // SAFETY: integers only.
+    let priority = check(unsafe { libc::syscall(libc::SYS_ioprio_get, PROCESS, 0) }).ok()?;
+    i32::try_from(priority).ok()
+}
+
+/// This process's timer slack in nanoseconds, `PR_GET_TIMERSLACK`.
+#[must_use]
+pub fn timer_slack() -> Option<u64> {
+    // SAFETY: integers only.
+    let slack = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK, 0, 0, 0, 0) };
+    u64::try_from(slack).ok()
+}
+
+/// This process's adjustment for the out-of-memory killer, `proc_pid_oom_score_adj(5)`.
+#[must_use]
+pub fn oom_score_adj() -> Option<i32> {
+    let text = std::fs::read_to_string("/proc/self/oom_score_adj").ok()?;
+    text.trim_ascii().parse().ok()
+}
+
+/// What goes into this process's core dumps, `core(5)`.
+#[must_use]
+pub fn core_dump_filter() -> Option<u32> {
+    let text = std::fs::read_to_string("/proc/self/coredump_filter").ok()?;
+    u32::from_str_radix(text.trim_ascii(), 16).ok()
+}
+
+/// This process's execution domain, `personality(2)`.
+#[must_use]
+pub fn personality() -> Option<u32> {
+    // SAFETY: one integer; this one only asks.
+    let personality = unsafe { libc::personality(0xffff_ffff) };
+    u32::try_from(personality).ok()
+}
+
+/// Whether executing a program can grant this process nothing, `PR_GET_NO_NEW_PRIVS`.
+#[must_use]
+pub fn no_new_privileges() -> bool {
+    // SAFETY: integers only.
+    unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 }
+}
+
+/// A limit on open files that makes room for a few more, while it is there.
+#[derive(Debug)]
+pub struct RaisedOpenFiles(libc::rlimit);
+
+impl RaisedOpenFiles {
+    /// Raises the limit as far as this process may, if that is any further.
+    pub fn new() -> io::Result<Self> {
+        let mut before = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: `before` is writable.
+        check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before) })?;
+        let wanted = before.rlim_max.max(ENOUGH_FILES);
+        for hard in [wanted, before.rlim_max] {
+            let raised = libc::rlimit {
+                rlim_cur: wanted.min(hard),
+                rlim_max: hard,
+            };
+            // SAFETY: `raised` is readable. Above the hard limit it takes a privilege.
+            if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } == 0 {
+                break;
+            }
+        }
+        Ok(Self(before))
+    }
+}
+
+impl Drop for RaisedOpenFiles {
+    fn drop(&mut self) {
+        // SAFETY: the limit is readable. Lowering is always allowed.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const self.0) };
+    }
+}
+
+/// More than a wrapper ever opens, beside what its command has open.
+const ENOUGH_FILES: u64 = 256;

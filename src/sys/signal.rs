@@ -6,24 +6,47 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::{check, retry_interrupted};
 
-/// Signals that a wrapper forwards to the command that it stands in for.
-pub const FORWARDED: [i32; 9] = [
-    libc::SIGINT,
-    libc::SIGTERM,
-    libc::SIGHUP,
-    libc::SIGQUIT,
-    libc::SIGUSR1,
-    libc::SIGUSR2,
-    libc::SIGWINCH,
-    libc::SIGTSTP,
-    libc::SIGCONT,
-];
+/// The highest number that a signal has, `_NSIG` in Linux's `signal.h`.
+pub(super) const LAST: i32 = 64;
 
-/// The signal by which a terminal or user asks a job to stop.
-pub const STOP_REQUEST: i32 = libc::SIGTSTP;
+/// The signal by which a job is made to go on.
+pub const CONTINUE: i32 = libc::SIGCONT;
+
+/// Signals that a wrapper forwards to the command that it stands in for: all that can be, but for the
+/// two that the C library keeps for itself.
+pub fn forwarded() -> impl Iterator<Item = i32> {
+    all().filter(|signal| !matches!(*signal, libc::SIGKILL | libc::SIGSTOP | 32 | 33))
+}
 
 fn all() -> impl Iterator<Item = i32> {
-    1..=libc::SIGRTMAX()
+    1..=LAST
+}
+
+/// The kernel's signal sets, which the C library's hide two signals of.
+pub(super) type KernelSet = u64;
+
+pub(super) fn kernel_set(signals: impl IntoIterator<Item = i32>) -> KernelSet {
+    signals
+        .into_iter()
+        .filter(|signal| (1..=LAST).contains(signal))
+        .fold(0, |set, signal| set | 1 << (signal - 1))
+}
+
+/// The kernel's `struct sigaction`, as far as a disposition without a handler needs it; larger than any.
+#[repr(C)]
+pub(super) struct KernelAction {
+    pub(super) handler: libc::sighandler_t,
+    rest: [usize; 6],
+}
+
+impl KernelAction {
+    /// A disposition: `SIG_DFL` or `SIG_IGN`.
+    pub(super) fn new(handler: libc::sighandler_t) -> Self {
+        Self {
+            handler,
+            rest: [0; 6],
+        }
+    }
 }
 
 fn set_of(signals: impl IntoIterator<Item = i32>) -> libc::sigset_t {
@@ -52,11 +75,18 @@ fn change_mask(how: libc::c_int, set: &libc::sigset_t) -> io::Result<libc::sigse
 pub fn ignored() -> Vec<i32> {
     all()
         .filter(|signal| {
-            // SAFETY: all zeroes is a valid action.
-            let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-            // SAFETY: `action` is writable; nothing is changed.
-            let result = unsafe { libc::sigaction(*signal, std::ptr::null(), &raw mut action) };
-            result == 0 && action.sa_sigaction == libc::SIG_IGN
+            let mut action = KernelAction::new(libc::SIG_DFL);
+            // SAFETY: `action` is writable, and no smaller than the kernel's; nothing is changed.
+            let result = unsafe {
+                libc::syscall(
+                    libc::SYS_rt_sigaction,
+                    *signal,
+                    std::ptr::null::<KernelAction>(),
+                    &raw mut action,
+                    size_of::<KernelSet>(),
+                )
+            };
+            result == 0 && action.handler == libc::SIG_IGN
         })
         .collect()
 }
@@ -64,12 +94,19 @@ pub fn ignored() -> Vec<i32> {
 /// Signals that this thread blocks, in ascending order.
 #[must_use]
 pub fn blocked() -> Vec<i32> {
-    let Ok(mask) = change_mask(libc::SIG_BLOCK, &set_of([])) else {
-        return Vec::new();
+    let mut mask: KernelSet = 0;
+    // SAFETY: `mask` is writable and of the size that is said; nothing is changed.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_BLOCK,
+            std::ptr::null::<KernelSet>(),
+            &raw mut mask,
+            size_of::<KernelSet>(),
+        )
     };
     all()
-        // SAFETY: the set is readable.
-        .filter(|signal| unsafe { libc::sigismember(&raw const mask, *signal) } == 1)
+        .filter(|signal| mask & kernel_set([*signal]) != 0)
         .collect()
 }
 

@@ -26,17 +26,35 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use super::check;
 use super::process::ProcessEnd;
+use super::signal::{self, KernelAction, KernelSet};
 use super::socket::{self, Kind, Wait};
+use super::{check, context};
 
 /// What a command inherits besides its descriptors and environment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InheritedContext {
     /// File mode creation mask, `umask(2)`. `None`: 022.
     pub umask: Option<u32>,
-    /// Nice value, `setpriority(2)`.
+    /// Nice value, `setpriority(2)`: no lower than the gate's.
     pub nice: Option<i32>,
+    /// Processors that it may run on, as `sched_setaffinity(2)` has them. Empty: the gate's.
+    pub cpus: Vec<u64>,
+    /// Scheduling policy, `sched(7)`; a real-time one isn't granted.
+    pub scheduler: Option<i32>,
+    /// Priority for input and output, `ioprio_set(2)`; a real-time one isn't granted.
+    pub io_priority: Option<i32>,
+    /// In nanoseconds, `PR_SET_TIMERSLACK`.
+    pub timer_slack: Option<u64>,
+    /// For the out-of-memory killer, `proc_pid_oom_score_adj(5)`: no lower than the gate's.
+    pub oom_score_adj: Option<i32>,
+    /// What goes into a core dump, `core(5)`.
+    pub core_dump_filter: Option<u32>,
+    /// Execution domain, `personality(2)`; what makes memory less safe than usual isn't granted, but
+    /// for its layout.
+    pub personality: Option<u32>,
+    /// Whether executing a program can grant nothing, `PR_SET_NO_NEW_PRIVS`.
+    pub no_new_privileges: bool,
     /// Resource, soft and hard limit, `setrlimit(2)`. What is more than the gate may grant is cut down.
     pub limits: Vec<(u32, u64, u64)>,
     /// Signals that are ignored.
@@ -81,6 +99,8 @@ pub struct Command {
     pub group: ProcessGroup,
     /// What else it inherits.
     pub context: InheritedContext,
+    /// Whether the program is a text that a shell is to read where the kernel can't execute it.
+    pub is_script: bool,
 }
 
 /// What a supervisor tells.
@@ -90,7 +110,8 @@ pub enum Report {
     Started {
         /// Its process id.
         pid: u32,
-        /// Whether it is alone with its descendants in its process group.
+        /// Whether it is to get every signal that reaches the wrapper: it is alone with its descendants
+        /// in its process group, or the supervisor knows what the group got.
         own_group: bool,
     },
     /// The command couldn't be started.
@@ -161,6 +182,24 @@ pub struct Supervisor {
 #[allow(clippy::cast_possible_truncation, reason = "half a second")]
 const GRACE_MILLISECONDS: c_int = GRACE.as_millis() as c_int;
 const NAP_MILLISECONDS: c_int = 5;
+
+/// How long a witness that isn't stopped could ever need.
+const WITNESS_MILLISECONDS: c_int = 500;
+
+/// Within what time two signals of one number are taken for the same.
+const SAME_SIGNAL_MILLISECONDS: i64 = 50;
+
+/// `linux/ioprio.h`.
+const IO_WHO_PROCESS: c_int = 1;
+const IO_CLASS_SHIFT: c_int = 13;
+
+/// Of an execution domain: its number, the kernel version that it shows, and the layout of memory.
+#[allow(clippy::cast_sign_loss, reason = "bits")]
+const PERSONALITY: u32 = (0xff
+    | libc::UNAME26
+    | libc::ADDR_NO_RANDOMIZE
+    | libc::ADDR_COMPAT_LAYOUT
+    | libc::ADDR_LIMIT_3GB) as u32;
 
 const PACKET: usize = 40;
 
@@ -277,7 +316,7 @@ impl Supervisor {
     }
 
     /// Has the supervisor send the command a signal: to the whole of its group where it has its own,
-    /// else to its first process.
+    /// else to its first process, unless the group that it shares has got the signal anyway.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         socket::send(
             self.control.as_fd(),
@@ -324,14 +363,33 @@ struct Plan {
     command: Command,
     argv: Vec<*const c_char>,
     envp: Vec<*const c_char>,
-    /// First number that is above every destination.
-    above: RawFd,
     /// Destinations in ascending order.
     destinations: Vec<RawFd>,
     /// Room for where each descriptor is on its way to its number.
     copies: Vec<Cell<RawFd>>,
-    ignored: libc::sigset_t,
-    blocked: libc::sigset_t,
+    ignored: KernelSet,
+    blocked: KernelSet,
+    /// What a shell would do with a text file that has no `#!` line.
+    script: Option<Vec<*const c_char>>,
+    oom_score_adj: Option<Decimal>,
+    core_dump_filter: Option<Decimal>,
+}
+
+/// A number as text, without a heap.
+#[derive(Clone, Copy)]
+struct Decimal {
+    digits: [u8; 12],
+    length: usize,
+}
+
+impl Decimal {
+    fn new(number: impl std::fmt::Display) -> Self {
+        let text = number.to_string();
+        let mut digits = [0; 12];
+        let length = text.len().min(digits.len());
+        digits[..length].copy_from_slice(&text.as_bytes()[..length]);
+        Self { digits, length }
+    }
 }
 
 impl Plan {
@@ -339,11 +397,7 @@ impl Plan {
         let mut destinations: Vec<_> = command.descriptors.iter().map(|(_, to)| *to).collect();
         destinations.sort_unstable();
         let repeats = destinations.windows(2).any(|pair| pair[0] == pair[1]);
-        let highest = destinations.last().copied().unwrap_or(0).max(2);
-        if repeats
-            || destinations.first().is_some_and(|number| *number < 0)
-            || highest == RawFd::MAX
-        {
+        if repeats || destinations.first().is_some_and(|number| *number < 0) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "the descriptors' numbers must be different, and none below zero",
@@ -356,11 +410,23 @@ impl Plan {
         Ok(Self {
             argv: pointers(&command.argv),
             envp: pointers(&command.env),
-            above: highest + 1,
             destinations,
             copies: vec![Cell::new(-1); command.descriptors.len()],
-            ignored: signal_set(&command.context.ignored_signals),
-            blocked: signal_set(&command.context.blocked_signals),
+            ignored: signal::kernel_set(command.context.ignored_signals.iter().copied()),
+            blocked: signal::kernel_set(command.context.blocked_signals.iter().copied()),
+            script: command.is_script.then(|| {
+                let arguments = command.argv.iter().skip(1).map(|string| string.as_ptr());
+                [c"sh".as_ptr(), command.program.as_ptr()]
+                    .into_iter()
+                    .chain(arguments)
+                    .chain([std::ptr::null()])
+                    .collect()
+            }),
+            oom_score_adj: command
+                .context
+                .oom_score_adj
+                .map(|score| Decimal::new(score.max(context::oom_score_adj().unwrap_or(score)))),
+            core_dump_filter: command.context.core_dump_filter.map(Decimal::new),
             command,
         })
     }
@@ -457,31 +523,47 @@ fn supervise(plan: &Plan, control: RawFd) -> ! {
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     // SAFETY: the string is readable. Only a name for people.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"exec-supervisor".as_ptr(), 0, 0, 0) };
-    let mut status_pipe = [-1; 2];
-    // SAFETY: there is room for the two descriptors.
-    if unsafe { libc::pipe2(status_pipe.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        not_started(control, Step::Fork, errno());
-    }
-    let [status, childs_status] = status_pipe;
     // Signals meant for a terminal's job are not for the supervisor: it leaves the job's group, and
     // the command enters it.
     let joined = match plan.command.group {
-        // SAFETY: one integer.
-        ProcessGroup::Of(pid) if pid != 0 => unsafe { libc::getpgid(pid.cast_signed()) },
+        ProcessGroup::Of(pid) if pid != 0 => group_in_own_session(pid.cast_signed()),
         _ => -1,
     };
+    // SAFETY: no arguments.
+    let gates = unsafe { libc::getpgrp() };
     // SAFETY: integers only. It fails for the leader of a terminal session, which we aren't.
     unsafe { libc::setpgid(0, 0) };
+    // The gate's own group isn't a shell's job: only the terminal sends it signals. Started before
+    // there is anything that it must not hold open.
+    let witness = (joined > 0 && joined != gates).then(Witness::start);
+    let witness = witness.flatten();
+    let (Some((status, childs_status)), Some((release, go))) = (pipe(), pipe()) else {
+        not_started(control, Step::Fork, errno());
+    };
     // SAFETY: the child calls only `become_command`, which never returns.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        become_command(plan, joined, childs_status);
+        // SAFETY: it is not used in this process, which else would wait for itself.
+        unsafe { libc::close(go) };
+        become_command(plan, joined, childs_status, release);
     }
     if child == -1 {
         not_started(control, Step::Fork, errno());
     }
+    if joined > 0 {
+        // SAFETY: integers only. The command does so too: whoever comes first.
+        unsafe { libc::setpgid(child, joined) };
+    }
+    // The witness right after the command, which can't act on a signal before it is released: what
+    // comes in between, and is passed on to it, is still one signal for it.
+    let witness = witness.filter(|witness| witness.join(joined));
+    // SAFETY: the byte is readable.
+    unsafe { libc::write(go, [1_u8].as_ptr().cast(), 1) };
     // Nothing that the command reads or writes may be held open here.
-    let control = keep_two(control, status);
+    let link = witness.as_ref().map_or(-1, |witness| witness.link);
+    let control = keep_three(control, status, link);
+    let witness = witness.map(|witness| Witness { link: 2, ..witness });
+    let witness = witness.as_ref();
     let status = 1;
     let mut failure = [0_u8; 8];
     // SAFETY: `failure` is writable. Ends when the command is executed, or has said why not.
@@ -496,14 +578,217 @@ fn supervise(plan: &Plan, control: RawFd) -> ! {
         });
         send_packet(control, &Packet::new([NOT_STARTED, step, errno, 0]));
         wait_for_all(control, child, None);
+        leave(witness);
     }
     // SAFETY: one integer each.
     let own_group = unsafe { libc::getpgid(child) } == child;
+    let all_signals = own_group || witness.is_some();
     send_packet(
         control,
-        &Packet::new([STARTED, child, i32::from(own_group), 0]),
+        &Packet::new([STARTED, child, i32::from(all_signals), 0]),
     );
-    wait_for_all(control, child, Some(own_group));
+    let reach = if own_group {
+        Reach::Group
+    } else {
+        Reach::Process(witness)
+    };
+    wait_for_all(control, child, Some(reach));
+    leave(witness);
+}
+
+/// The process group of a process of our own terminal session; -1 where it is in another.
+fn group_in_own_session(pid: libc::pid_t) -> libc::pid_t {
+    // SAFETY: one integer each.
+    let sessions = [pid, 0].map(|pid| unsafe { libc::getsid(pid) });
+    if sessions[0] != sessions[1] || sessions[0] == -1 {
+        return -1;
+    }
+    // SAFETY: one integer.
+    unsafe { libc::getpgid(pid) }
+}
+
+/// A pipe, both ends close-on-exec: the one to read from, and the one to write to.
+fn pipe() -> Option<(RawFd, RawFd)> {
+    let mut ends = [-1; 2];
+    // SAFETY: there is room for the two descriptors.
+    let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0;
+    made.then_some((ends[0], ends[1]))
+}
+
+/// Whom a signal for the command is sent to.
+#[derive(Clone, Copy)]
+enum Reach<'a> {
+    /// Its whole group.
+    Group,
+    /// Itself, if its group hasn't got the signal already, as far as that is known.
+    Process(Option<&'a Witness>),
+}
+
+/// A process in the group that the command shares with its wrapper, which blocks all signals, so that
+/// it can be asked whether the group has got one. The kernel signals all of a group in one go, so what
+/// has reached the wrapper in this way has reached the witness as well.
+///
+/// Its end isn't told by `SIGCHLD`, so that `wait4(2)` passes over it: it counts for none of the
+/// command's processes.
+struct Witness {
+    pid: libc::pid_t,
+    link: RawFd,
+    /// For each signal, when the group was last known to have got it, in milliseconds.
+    seen: [Cell<i64>; signal::LAST as usize + 1],
+}
+
+impl Witness {
+    /// `None` where there can't be one; signals may then reach the command twice.
+    fn start() -> Option<Self> {
+        let mut link = [-1; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        // SAFETY: there is room for the two descriptors.
+        if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, link.as_mut_ptr()) } != 0 {
+            return None;
+        }
+        // SAFETY: as fork, but for the signal at its end; the child calls only `testify`, which never
+        // returns.
+        let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
+        if pid == 0 {
+            testify(link[1]);
+        }
+        // SAFETY: it is ours, and not used again.
+        unsafe { libc::close(link[1]) };
+        let pid = libc::pid_t::try_from(pid).unwrap_or(-1);
+        if pid <= 0 {
+            // SAFETY: it is ours, and not used again.
+            unsafe { libc::close(link[0]) };
+            return None;
+        }
+        Some(Self {
+            pid,
+            link: link[0],
+            seen: [const { Cell::new(i64::MIN / 2) }; signal::LAST as usize + 1],
+        })
+    }
+
+    /// Enters the group. Returns whether that has worked.
+    fn join(&self, group: libc::pid_t) -> bool {
+        // SAFETY: integers only.
+        let joined = unsafe { libc::setpgid(self.pid, group) } == 0;
+        if !joined {
+            self.end();
+        }
+        joined
+    }
+
+    fn end(&self) {
+        // SAFETY: integers only: a child that nobody has reaped. It may have been stopped.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL) };
+    }
+
+    /// Whether the group has got this signal, or one that undoes it. Two of the same that come at once
+    /// are one to the witness, and may be two to the wrapper.
+    fn has_seen(&self, signal: c_int) -> bool {
+        let Some(seen) = usize::try_from(signal)
+            .ok()
+            .and_then(|signal| self.seen.get(signal))
+        else {
+            return false;
+        };
+        let now = milliseconds();
+        if self.takes(signal) {
+            seen.set(now);
+            return true;
+        }
+        now - seen.get() < SAME_SIGNAL_MILLISECONDS
+    }
+
+    /// Asks whether it has got this signal since it was last asked.
+    fn takes(&self, signal: c_int) -> bool {
+        let question = signal.to_ne_bytes();
+        // SAFETY: the bytes are readable.
+        let sent = unsafe {
+            libc::send(
+                self.link,
+                question.as_ptr().cast(),
+                question.len(),
+                libc::MSG_NOSIGNAL,
+            )
+        };
+        let mut source = libc::pollfd {
+            fd: self.link,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // A witness that was stopped with its group, and hasn't been continued with it, says nothing.
+        // SAFETY: one entry, writable.
+        if sent != 4 || unsafe { libc::poll(&raw mut source, 1, WITNESS_MILLISECONDS) } != 1 {
+            return false;
+        }
+        let mut answer = [0_u8; 1];
+        // SAFETY: the buffer is writable.
+        let read = unsafe { libc::recv(self.link, answer.as_mut_ptr().cast(), 1, 0) };
+        read == 1 && answer[0] == 1
+    }
+}
+
+/// The whole life of a witness.
+fn testify(link: RawFd) -> ! {
+    // SAFETY: the string is readable. Only a name for people.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"exec-witness".as_ptr(), 0, 0, 0) };
+    // SAFETY: integers only; nothing else is used in this process.
+    unsafe { libc::dup2(link, 0) };
+    close_range(1, RawFd::MAX, 0);
+    let stops = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+    loop {
+        let mut question = [0_u8; 4];
+        // SAFETY: the buffer is writable. It ends when the supervisor does.
+        if unsafe { libc::recv(0, question.as_mut_ptr().cast(), 4, 0) } != 4 {
+            exit_now(0);
+        }
+        let signal = i32::from_ne_bytes(question);
+        // A stop takes a pending signal to go on with it: then that one is from before.
+        let seen = take_pending(signal)
+            || signal == libc::SIGCONT && stops.iter().any(|stop| is_pending(*stop));
+        let answer = [u8::from(seen)];
+        // SAFETY: the byte is readable.
+        unsafe { libc::send(0, answer.as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
+    }
+}
+
+fn milliseconds() -> i64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the time is writable.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec * 1000 + now.tv_nsec / 1_000_000
+}
+
+fn take_pending(signal: c_int) -> bool {
+    let set = signal_set(&[signal]);
+    let now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: both are readable; no information is wanted.
+    unsafe { libc::sigtimedwait(&raw const set, std::ptr::null_mut(), &raw const now) > 0 }
+}
+
+fn is_pending(signal: c_int) -> bool {
+    let mut pending = signal_set(&[]);
+    // SAFETY: the set is writable.
+    unsafe { libc::sigpending(&raw mut pending) };
+    // SAFETY: the set is readable.
+    unsafe { libc::sigismember(&raw const pending, signal) == 1 }
+}
+
+/// Ends the supervisor, and its witness before it.
+fn leave(witness: Option<&Witness>) -> ! {
+    if let Some(witness) = witness {
+        witness.end();
+    }
+    exit_now(0)
 }
 
 fn not_started(control: RawFd, step: Step, errno: c_int) -> ! {
@@ -511,25 +796,30 @@ fn not_started(control: RawFd, step: Step, errno: c_int) -> ! {
     exit_now(0)
 }
 
-/// Closes every descriptor but these two, which become 0 and 1. Returns the first's new number.
-fn keep_two(first: RawFd, second: RawFd) -> RawFd {
+/// Closes every descriptor but these three, which become 0, 1 and 2; the third may be -1. Returns the
+/// first's new number.
+fn keep_three(first: RawFd, second: RawFd, third: RawFd) -> RawFd {
     // Out of each other's way first. They are never 0 to 2 here unless the gate runs without
     // standard descriptors.
     // SAFETY: integers only.
     let first = unsafe { libc::fcntl(first, libc::F_DUPFD_CLOEXEC, 3) };
     // SAFETY: integers only.
     let second = unsafe { libc::fcntl(second, libc::F_DUPFD_CLOEXEC, 3) };
+    // SAFETY: integers only.
+    let third = unsafe { libc::fcntl(third, libc::F_DUPFD_CLOEXEC, 3) };
     // SAFETY: integers only; the numbers' earlier owners are not used again in this process.
     unsafe { libc::dup2(first, 0) };
     // SAFETY: as above.
     unsafe { libc::dup2(second, 1) };
-    close_range(2, RawFd::MAX, 0);
+    // SAFETY: as above.
+    let last = unsafe { libc::dup2(third, 2) };
+    close_range(if last == 2 { 3 } else { 2 }, RawFd::MAX, 0);
     0
 }
 
 /// Reaps until nothing is left; passes on signals; kills everything once the gate lets go.
-/// `own_group` is `None` where the command never ran.
-fn wait_for_all(control: RawFd, child: libc::pid_t, own_group: Option<bool>) -> ! {
+/// `reach` is `None` where the command never ran.
+fn wait_for_all(control: RawFd, child: libc::pid_t, reach: Option<Reach<'_>>) {
     let mut children = signal_set(&[libc::SIGCHLD]);
     // SAFETY: the set is readable.
     let ended = unsafe {
@@ -539,15 +829,15 @@ fn wait_for_all(control: RawFd, child: libc::pid_t, own_group: Option<bool>) -> 
             libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
         )
     };
+    let mut running = reach.is_some();
+    let own_group = matches!(reach, Some(Reach::Group));
     if ended == -1 {
-        kill_all(child, false);
-        exit_now(0);
+        kill_all(control, child, &mut running, own_group);
+        return;
     }
-    let mut running = own_group.is_some();
-    let own_group = own_group == Some(true);
     loop {
         if !reap_ended(control, child, &mut running) {
-            exit_now(0);
+            return;
         }
         let mut sources = [control, ended].map(|fd| libc::pollfd {
             fd,
@@ -568,8 +858,13 @@ fn wait_for_all(control: RawFd, child: libc::pid_t, own_group: Option<bool>) -> 
             let read =
                 unsafe { libc::recv(control, signal.as_mut_ptr().cast(), 4, libc::MSG_DONTWAIT) };
             if read == 4 {
-                if running {
-                    pass_on(child, i32::from_ne_bytes(signal), own_group);
+                let signal = i32::from_ne_bytes(signal);
+                let seen = match reach {
+                    Some(Reach::Process(Some(witness))) => witness.has_seen(signal),
+                    _ => false,
+                };
+                if running && !seen {
+                    pass_on(child, signal, own_group);
                 }
             } else if read == 0 || errno() != libc::EAGAIN {
                 if running {
@@ -583,8 +878,8 @@ fn wait_for_all(control: RawFd, child: libc::pid_t, own_group: Option<bool>) -> 
                     unsafe { libc::poll(std::ptr::null_mut(), 0, NAP_MILLISECONDS) };
                     grace -= NAP_MILLISECONDS;
                 }
-                kill_all(child, own_group);
-                exit_now(0);
+                kill_all(control, child, &mut running, own_group);
+                return;
             }
         }
     }
@@ -599,19 +894,33 @@ fn pass_on(child: libc::pid_t, signal: c_int, whole_group: bool) {
 
 /// Reaps what has ended, and reports the command's own changes. Returns whether any child is left.
 fn reap_ended(control: RawFd, child: libc::pid_t, running: &mut bool) -> bool {
-    loop {
-        let mut status = 0;
-        // SAFETY: all zeroes is a valid rusage.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        let flags = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
-        // SAFETY: both places are writable.
-        let pid = unsafe { libc::wait4(-1, &raw mut status, flags, &raw mut usage) };
-        if pid <= 0 {
-            return pid == 0;
-        }
-        if pid != child || !*running {
-            continue;
-        }
+    while reap_one(
+        control,
+        child,
+        running,
+        libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED,
+    ) {}
+    // SAFETY: no information is wanted; nothing is reaped.
+    let left = unsafe {
+        libc::waitid(
+            libc::P_ALL,
+            0,
+            std::ptr::null_mut(),
+            libc::WEXITED | libc::WNOHANG | libc::WNOWAIT,
+        )
+    };
+    left == 0
+}
+
+/// Reaps one process, or takes note of its change; `flags` are those of `wait4(2)`. Returns whether
+/// there was one.
+fn reap_one(control: RawFd, child: libc::pid_t, running: &mut bool, flags: c_int) -> bool {
+    let mut status = 0;
+    // SAFETY: all zeroes is a valid rusage.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both places are writable.
+    let pid = unsafe { libc::wait4(-1, &raw mut status, flags, &raw mut usage) };
+    if pid == child && *running {
         if libc::WIFSTOPPED(status) {
             send_packet(
                 control,
@@ -634,6 +943,7 @@ fn reap_ended(control: RawFd, child: libc::pid_t, running: &mut bool) -> bool {
             );
         }
     }
+    pid > 0
 }
 
 fn microseconds(time: libc::timeval) -> u64 {
@@ -642,7 +952,7 @@ fn microseconds(time: libc::timeval) -> u64 {
 
 /// Kills every descendant. Each that dies hands its own children to the supervisor, as the nearest
 /// subreaper, so killing children until there are none leaves nobody.
-fn kill_all(child: libc::pid_t, own_group: bool) {
+fn kill_all(control: RawFd, child: libc::pid_t, running: &mut bool, own_group: bool) {
     loop {
         if !signal_children(libc::SIGKILL) {
             // No such list (a kernel without CONFIG_PROC_CHILDREN, or no /proc): what is left is the
@@ -650,9 +960,7 @@ fn kill_all(child: libc::pid_t, own_group: bool) {
             // nothing but in the moment before its id is used again.
             pass_on(child, libc::SIGKILL, own_group);
         }
-        let mut status = 0;
-        // SAFETY: `status` is writable. Waits for one; without children it fails.
-        if unsafe { libc::waitpid(-1, &raw mut status, 0) } == -1 {
+        if !reap_one(control, child, running, 0) {
             return;
         }
     }
@@ -693,16 +1001,11 @@ fn signal_children(signal: c_int) -> bool {
     true
 }
 
-/// Becomes the command, or tells through `status` why not.
-fn become_command(plan: &Plan, joined: libc::pid_t, status: RawFd) -> ! {
-    // Above every destination, so that placing the descriptors can't overwrite it.
-    // SAFETY: integers only.
-    let moved = unsafe { libc::fcntl(status, libc::F_DUPFD_CLOEXEC, plan.above) };
-    let (status, result) = match moved {
-        -1 => (status, Err((Step::Descriptors, errno()))),
-        moved => (moved, prepare_and_execute(plan, joined)),
-    };
-    let Err((step, errno)) = result;
+/// Becomes the command once it may, or tells through `status` why not.
+fn become_command(plan: &Plan, joined: libc::pid_t, status: RawFd, release: RawFd) -> ! {
+    let [status, release] = [status, release].map(Cell::new);
+    let Err((step, errno)) = prepare_and_execute(plan, joined, [&status, &release]);
+    let status = status.get();
     let mut bytes = [0_u8; 8];
     bytes[..4].copy_from_slice(&(step as i32).to_ne_bytes());
     bytes[4..].copy_from_slice(&errno.to_ne_bytes());
@@ -714,6 +1017,7 @@ fn become_command(plan: &Plan, joined: libc::pid_t, status: RawFd) -> ! {
 fn prepare_and_execute(
     plan: &Plan,
     joined: libc::pid_t,
+    kept: [&Cell<RawFd>; 2],
 ) -> Result<std::convert::Infallible, (Step, c_int)> {
     let context = &plan.command.context;
     // SAFETY: integers only. It fails where the group is in another terminal session, or gone.
@@ -724,38 +1028,123 @@ fn prepare_and_execute(
     let at = |step: Step| move |errno: c_int| (step, errno);
     // Before the descriptors are placed: one of them may get the number that the directory has here.
     enter_directory(&plan.command.directory).map_err(at(Step::Directory))?;
-    place_descriptors(plan).map_err(at(Step::Descriptors))?;
+    place_descriptors(plan, kept).map_err(at(Step::Descriptors))?;
     // SAFETY: one integer.
     unsafe { libc::umask(context.umask.unwrap_or(0o022) & 0o777) };
-    if let Some(nice) = context.nice {
-        // SAFETY: integers only. A nicer value than the gate may grant isn't granted.
-        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
-    }
+    set_schedule(context);
+    set_memory(plan);
     for (resource, soft, hard) in &context.limits {
         set_limit(*resource, *soft, *hard).map_err(at(Step::Context))?;
     }
+    let mut byte = [0_u8; 1];
+    // SAFETY: the buffer is writable. It ends without a byte if the supervisor is no more.
+    if unsafe { libc::read(kept[1].get(), byte.as_mut_ptr().cast(), 1) } != 1 {
+        return Err((Step::Fork, libc::ECHILD));
+    }
     set_signals(plan).map_err(at(Step::Context))?;
+    if context.no_new_privileges {
+        // SAFETY: integers only.
+        if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
+            return Err((Step::Context, errno()));
+        }
+    }
     let program = plan.command.program.as_ptr();
     // SAFETY: a string and two null-terminated arrays of strings, all owned by `plan`.
     unsafe { libc::execve(program, plan.argv.as_ptr(), plan.envp.as_ptr()) };
-    Err((Step::Exec, errno()))
+    let failure = errno();
+    if failure == libc::ENOEXEC
+        && let Some(script) = &plan.script
+    {
+        // SAFETY: as above.
+        unsafe { libc::execve(c"/bin/sh".as_ptr(), script.as_ptr(), plan.envp.as_ptr()) };
+    }
+    Err((Step::Exec, failure))
 }
 
-/// Puts each descriptor at its number, and has exec close all others.
-fn place_descriptors(plan: &Plan) -> Result<(), c_int> {
-    // Everything goes above all destinations first, so that none is overwritten before its turn,
-    // whatever numbers the sources have.
-    for (copy, (source, _)) in plan.copies.iter().zip(&plan.command.descriptors) {
+/// When and where it runs: never sooner than the gate itself. What isn't granted stays as the gate's.
+fn set_schedule(context: &InheritedContext) {
+    if let Some(nice) = context.nice {
+        // SAFETY: integers only; it can't fail for this process.
+        let own = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
         // SAFETY: integers only.
-        let moved = unsafe { libc::fcntl(source.as_raw_fd(), libc::F_DUPFD_CLOEXEC, plan.above) };
-        if moved == -1 {
-            return Err(errno());
-        }
-        copy.set(moved);
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice.max(own)) };
     }
-    for (copy, (_, destination)) in plan.copies.iter().zip(&plan.command.descriptors) {
+    if let Some(policy @ (libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE)) =
+        context.scheduler
+    {
+        let none = libc::sched_param { sched_priority: 0 };
+        // SAFETY: the parameter is readable.
+        unsafe { libc::sched_setscheduler(0, policy, &raw const none) };
+    }
+    // Of the classes, the first is real time.
+    if let Some(priority) = context.io_priority
+        && priority >> IO_CLASS_SHIFT != 1
+    {
+        // SAFETY: integers only: this process.
+        unsafe { libc::syscall(libc::SYS_ioprio_set, IO_WHO_PROCESS, 0, priority) };
+    }
+    if !context.cpus.is_empty() {
+        let size = size_of_val(&context.cpus[..]);
+        // SAFETY: the mask is readable for its size.
+        unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size, context.cpus.as_ptr()) };
+    }
+    if let Some(slack) = context.timer_slack {
+        // SAFETY: integers only.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack, 0, 0, 0) };
+    }
+}
+
+fn set_memory(plan: &Plan) {
+    if let Some(personality) = plan.command.context.personality {
+        // SAFETY: one integer.
+        unsafe { libc::personality(libc::c_ulong::from(personality & PERSONALITY)) };
+    }
+    for (path, value) in [
+        (c"/proc/self/oom_score_adj", &plan.oom_score_adj),
+        (c"/proc/self/coredump_filter", &plan.core_dump_filter),
+    ] {
+        let Some(Decimal { digits, length }) = value else {
+            continue;
+        };
+        // SAFETY: the string is readable.
+        let file = unsafe { libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC) };
+        if file != -1 {
+            // SAFETY: the digits are readable. What may not be lowered stays as it is.
+            unsafe { libc::write(file, digits.as_ptr().cast(), *length) };
+            // SAFETY: it is ours, and not used again.
+            unsafe { libc::close(file) };
+        }
+    }
+}
+
+/// Puts each descriptor at its number, and has exec close all others. What is in the way of one and
+/// needed later, `kept` too, moves to whatever number is free: one free number is enough.
+fn place_descriptors(plan: &Plan, kept: [&Cell<RawFd>; 2]) -> Result<(), c_int> {
+    for (copy, (source, _)) in plan.copies.iter().zip(&plan.command.descriptors) {
+        copy.set(source.as_raw_fd());
+    }
+    for (index, (_, destination)) in plan.command.descriptors.iter().enumerate() {
+        let rest = plan.copies.get(index..).and_then(<[_]>::split_first);
+        let (this, later) = rest.ok_or(libc::EINVAL)?;
+        if this.get() == *destination {
+            // SAFETY: integers only. Exec is to leave it open.
+            if unsafe { libc::fcntl(*destination, libc::F_SETFD, 0) } == -1 {
+                return Err(errno());
+            }
+            continue;
+        }
+        for needed in later.iter().chain(kept) {
+            if needed.get() == *destination {
+                // SAFETY: integers only.
+                let moved = unsafe { libc::fcntl(*destination, libc::F_DUPFD_CLOEXEC, 0) };
+                if moved == -1 {
+                    return Err(errno());
+                }
+                needed.set(moved);
+            }
+        }
         // SAFETY: integers only. The copy isn't close-on-exec.
-        if unsafe { libc::dup2(copy.get(), *destination) } == -1 {
+        if unsafe { libc::dup2(this.get(), *destination) } == -1 {
             return Err(errno());
         }
     }
@@ -799,29 +1188,37 @@ fn set_limit(resource: u32, soft: u64, hard: u64) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Every disposition to its default or to ignored, and then the mask.
+/// Every disposition to its default or to ignored, and then the mask. By system calls, because the C
+/// library keeps two signals for itself, and a command may have inherited those too.
 fn set_signals(plan: &Plan) -> Result<(), c_int> {
-    for signal in 1..=libc::SIGRTMAX() {
-        // SAFETY: the set is readable.
-        let ignored = unsafe { libc::sigismember(&raw const plan.ignored, signal) } == 1;
-        let disposition = if ignored {
+    for number in 1..=signal::LAST {
+        let ignored = plan.ignored & 1 << (number - 1) != 0;
+        let action = KernelAction::new(if ignored {
             libc::SIG_IGN
         } else {
             libc::SIG_DFL
+        });
+        // SAFETY: `action` is readable, no smaller than the kernel's, and no code. It fails for KILL
+        // and STOP.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                number,
+                &raw const action,
+                std::ptr::null_mut::<KernelAction>(),
+                size_of::<KernelSet>(),
+            )
         };
-        // SAFETY: neither disposition is code. It fails for KILL, STOP and the two that the C library
-        // keeps for itself.
-        unsafe { libc::signal(signal, disposition) };
     }
-    // SAFETY: the set is readable.
-    match unsafe {
-        libc::pthread_sigmask(
+    // SAFETY: the set is readable, and of the size that is said.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
             libc::SIG_SETMASK,
             &raw const plan.blocked,
-            std::ptr::null_mut(),
+            std::ptr::null_mut::<KernelSet>(),
+            size_of::<KernelSet>(),
         )
-    } {
-        0 => Ok(()),
-        errno => Err(errno),
-    }
+    };
+    if result == 0 { Ok(()) } else { Err(errno()) }
 }

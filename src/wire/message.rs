@@ -346,6 +346,30 @@ pub struct CommandContext {
     pub workdir_follows: bool,
     /// Whether the wrapper reads a [`Notice`].
     pub notices: bool,
+    /// Processors that it may run on, as bits in words from the lowest on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cpus: Vec<u64>,
+    /// Scheduling policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<i32>,
+    /// Class and level of priority for input and output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub io_priority: Option<i32>,
+    /// In nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timer_slack: Option<u64>,
+    /// Adjustment for the out-of-memory killer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_score_adj: Option<i32>,
+    /// Bits of what goes into a core dump.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub core_dump_filter: Option<u32>,
+    /// Execution domain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub personality: Option<u32>,
+    /// Whether executing a program can grant nothing.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub no_new_privileges: bool,
 }
 
 /// What a wrapper may send after [`SuperExecMessage`].
@@ -382,6 +406,10 @@ pub struct SuperExecResult {
 pub struct Notice {
     /// The command was stopped by this signal.
     pub stopped: i32,
+    /// How many signals to go on had come from the wrapper before. One that has sent more by now must
+    /// not stop: the command goes on already.
+    #[serde(default)]
+    pub continued: u32,
 }
 
 #[cfg(test)]

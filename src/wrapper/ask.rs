@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use super::Failure;
+use crate::sys::context::RaisedOpenFiles;
 use crate::sys::descriptor;
 use crate::sys::entry::Invocation;
 use crate::sys::socket::{self, Kind, Wait};
@@ -50,11 +51,21 @@ pub(super) fn ask(invocation: Invocation, file: &CStr) -> Result<Question, Failu
             "the command's arguments and environment are too long",
         )
     })?;
-    let (stream, gates) = socket::pair(Kind::Stream).map_err(|error| {
+    let (stream, gates) = match socket::pair(Kind::Stream) {
+        Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+            // For as long as it takes: the command gets its own limit.
+            let raised = RaisedOpenFiles::new();
+            let pair = socket::pair(Kind::Stream);
+            drop(raised);
+            pair
+        }
+        other => other,
+    }
+    .map_err(|error| {
         Failure::new(
             "ask the gate",
             error,
-            "a command needs two free descriptors, see ulimit -n",
+            "a command needs two free descriptors, see ulimit -n; nothing was run",
         )
     })?;
     // What fits goes ahead of the handshake, so that the gate finds the question there: one wake-up

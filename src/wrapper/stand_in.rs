@@ -6,9 +6,10 @@ use serde::Deserialize;
 
 use super::ask::{Question, send_all};
 use super::{Failure, NO_VERDICT, say};
+use crate::sys::context::{self, RaisedOpenFiles};
+use crate::sys::descriptor;
 use crate::sys::signal::{self, Ready, SignalWatch};
 use crate::sys::socket::{self, MAX_DESCRIPTORS, Wait};
-use crate::sys::{context, descriptor};
 use crate::wire::{self, CommandContext, Forward, Notice, SuperExecMessage, SuperExecResult};
 
 /// What the gate sends while its command runs.
@@ -22,6 +23,9 @@ enum FromGate {
 /// Hands the process's descriptors to the gate, which runs the command on them, and is to the shell
 /// what the command would be. Returns the command's exit status.
 pub(super) fn stand_in(mut question: Question) -> Result<c_int, Failure> {
+    // What the command inherits is as it is now. The wrapper itself needs a few more descriptors.
+    let limits = context::limits();
+    let _raised = RaisedOpenFiles::new();
     let inheritable: Vec<_> = descriptor::inheritable()
         .into_iter()
         .filter(|fd| fd.as_raw_fd() != question.session.as_raw_fd())
@@ -36,11 +40,10 @@ pub(super) fn stand_in(mut question: Question) -> Result<c_int, Failure> {
             "close some before the command; nothing was run",
         ));
     }
-    // From here on signals for the command are waited for. What it inherits is as it was before.
+    // From here on signals for the command are waited for.
     let ignored_signals = signal::ignored();
     let blocked_signals = signal::blocked();
-    let watched = signal::FORWARDED
-        .into_iter()
+    let watched = signal::forwarded()
         .filter(|signal| !ignored_signals.contains(signal) && !blocked_signals.contains(signal));
     let watch = SignalWatch::new(watched).map_err(Failure::gate_lost)?;
     let workdir = context::working_directory().ok();
@@ -49,11 +52,19 @@ pub(super) fn stand_in(mut question: Question) -> Result<c_int, Failure> {
         context: Some(CommandContext {
             umask: Some(context::umask()),
             nice: Some(context::nice()),
-            limits: context::limits(),
+            limits,
             ignored_signals,
             blocked_signals,
             workdir_follows: workdir.is_some(),
             notices: true,
+            cpus: context::cpus(),
+            scheduler: context::scheduler(),
+            io_priority: context::io_priority(),
+            timer_slack: context::timer_slack(),
+            oom_score_adj: context::oom_score_adj(),
+            core_dump_filter: context::core_dump_filter(),
+            personality: context::personality(),
+            no_new_privileges: context::no_new_privileges(),
         }),
     };
     let stream = question.stream.as_fd();
@@ -67,6 +78,7 @@ pub(super) fn stand_in(mut question: Question) -> Result<c_int, Failure> {
         let _ = send_frame(stream, &forward, &[workdir.as_fd()]);
     }
     drop(workdir);
+    let mut continued = 0;
     loop {
         match watch
             .wait(question.stream.as_fd())
@@ -80,7 +92,11 @@ pub(super) fn stand_in(mut question: Question) -> Result<c_int, Failure> {
                 };
                 // If the gate is gone, the stream says so next.
                 let _ = send_frame(question.stream.as_fd(), &forward, &[]);
-                if arrived.signal == signal::STOP_REQUEST && !question.gate_tells_stops {
+                if arrived.signal == signal::CONTINUE {
+                    continued += 1;
+                }
+                if !question.gate_tells_stops {
+                    // A gate that doesn't pass signals on: end or stop here at least.
                     signal::act_by_default(arrived.signal);
                 }
             }
@@ -101,6 +117,8 @@ pub(super) fn stand_in(mut question: Question) -> Result<c_int, Failure> {
                 })?;
                 match message {
                     FromGate::Ended(result) => return Ok(end_as(&result)),
+                    // One from before the job was made to go on would stop it for good.
+                    FromGate::Stopped(notice) if notice.continued < continued => {}
                     FromGate::Stopped(notice) => signal::act_by_default(notice.stopped),
                 }
             }

@@ -1,0 +1,101 @@
+//! Much at once, and much at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use execgate::model::{EscalationDecision, InterceptedExec, SessionEvent, Verdict};
+use execgate::server::{BoxFuture, EscalationPolicy, PolicyError};
+use tokio::sync::Semaphore;
+
+use crate::gates::Service;
+use crate::harness::{Place, script, shells, spawn, wait, wait_with_policy};
+use crate::support::{ESCALATE, text};
+
+#[tokio::test]
+async fn ten_megabytes_arrive_as_they_were_sent() {
+    let mut content = vec![0; 10 << 20];
+    let mut random = std::fs::File::open("/dev/urandom").unwrap();
+    std::io::Read::read_exact(&mut random, &mut content).unwrap();
+    script("sha256sum <data; cat <data | cat | sha256sum; cat data | tee copy | sha256sum; cmp data copy; echo $?; diff <(cat data) <(cat copy); echo $?; sha256sum <<<\"$(od data)\"")
+        .file("data", content, 0o644)
+        .is_the_same()
+        .await;
+}
+
+/// Lets nobody pass until it is opened.
+struct Barrier {
+    decision: EscalationDecision,
+    arrived: AtomicUsize,
+    open: Semaphore,
+}
+
+impl EscalationPolicy for Barrier {
+    fn decide<'a>(
+        &'a self,
+        exec: &'a InterceptedExec,
+    ) -> BoxFuture<'a, Result<Verdict, PolicyError>> {
+        Box::pin(async {
+            if exec.file.ends_with("true") {
+                self.arrived.fetch_add(1, Ordering::Relaxed);
+                let _ = self.open.acquire().await;
+            }
+            Ok(self.decision.clone().into())
+        })
+    }
+
+    fn observe(&self, _: SessionEvent) {}
+}
+
+#[tokio::test]
+async fn five_hundred_wait_at_once() {
+    const MANY: usize = 500;
+    let crowd = "i=0; while [ $i -lt 500 ]; do /bin/true & p=\"$p $!\"; i=$((i+1)); done; echo >started; for q in $(echo $p); do wait $q || echo failed; done; echo end";
+    for shell in shells() {
+        for decision in [EscalationDecision::Run, ESCALATE] {
+            let place = Place::new();
+            let policy = Arc::new(Barrier {
+                decision,
+                arrived: AtomicUsize::new(0),
+                open: Semaphore::new(0),
+            });
+            let wait = wait_with_policy(crowd, shell, &place, policy.clone());
+            let release = async {
+                let started = place.work().join("started");
+                while !started.exists() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                assert!(policy.arrived.load(Ordering::Relaxed) > 0);
+                policy.open.close();
+            };
+            let (output, ()) = tokio::join!(wait, release);
+            assert_eq!(text(&output.stdout), "end\n", "{shell:?} {output:?}");
+            assert_eq!(policy.arrived.load(Ordering::Relaxed), MANY);
+        }
+    }
+}
+
+#[tokio::test]
+async fn two_hundred_escalations_under_a_gate_with_few_descriptors() {
+    let crowd = "i=0; while [ $i -lt 200 ]; do /bin/sh -c 'sleep 0.05; exit 3' & p=\"$p $!\"; i=$((i+1)); done; for q in $(echo $p); do wait $q; echo $?; done | sort | uniq -c";
+    for shell in shells() {
+        let place = Place::new();
+        let service = Service::deciding(&ESCALATE, &place);
+        let gate = service.gate("exec", shell, &place.work());
+        let mut limited = std::process::Command::new("/bin/sh");
+        limited
+            .args(["-c", "ulimit -n 64; exec \"$@\"", "sh"])
+            .arg(gate.get_program())
+            .args(gate.get_args())
+            .args(["--no-login", "--", crowd])
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .current_dir(place.work())
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped());
+        let output = wait(spawn(&mut limited)).await;
+        let words: Vec<_> = text(&output.stdout).split_whitespace().collect();
+        assert_eq!(words, ["200", "3"], "{shell:?} {output:?}");
+    }
+}
