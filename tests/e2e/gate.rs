@@ -153,7 +153,8 @@ impl Gate {
         process::run(&mut command)
     }
 
-    fn settle(&self, command: &mut Command) {
+    /// Gives a command the scenario's directory, and an environment that is the same everywhere.
+    pub(crate) fn settle(&self, command: &mut Command) {
         command
             .env_clear()
             .env("PATH", PATH)

@@ -35,7 +35,9 @@ in_both_shells! {
     a_directory_that_cannot_be_used_is_an_error_of_the_gate,
     output_as_json_has_all_that_became_of_a_command,
     several_words_are_the_very_arguments,
-    a_descriptor_and_standard_input_are_the_commands,
+    standard_input_is_the_commands,
+    descriptors_are_inherited_and_closed_ones_stay_closed,
+    a_reader_that_went_away_ends_a_command_and_not_the_gate,
 }
 
 fn the_time_limit_ends_a_session_with_all_its_processes(shell: &Shell) {
@@ -197,9 +199,48 @@ fn several_words_are_the_very_arguments(shell: &Shell) {
         .prints("[a b][$HOME][it's][][*][a\nb]");
 }
 
-fn a_descriptor_and_standard_input_are_the_commands(shell: &Shell) {
+fn standard_input_is_the_commands(shell: &Shell) {
     let gate = Gate::with_rules(shell, RULES);
     let mut running = gate.start("cat; echo end");
     running.tell("line");
     running.done().exits(0).prints("line\nend\n");
+}
+
+/// `execgate exec` of a script, with these redirections.
+fn redirected(gate: &Gate, script: &str, redirections: &str) -> crate::process::Done {
+    let exec = gate.command(script);
+    let mut command = std::process::Command::new("/bin/sh");
+    command
+        .arg("-c")
+        .arg(format!("exec \"$@\" {redirections}"))
+        .arg("sh")
+        .arg(exec.get_program())
+        .args(exec.get_args());
+    gate.settle(&mut command);
+    crate::process::run(&mut command)
+}
+
+fn descriptors_are_inherited_and_closed_ones_stay_closed(shell: &Shell) {
+    let gate = Gate::with_rules(shell, RULES);
+    let done = redirected(&gate, "cat; cat <&7; uname", "<&- 7<<END\nseven\nEND\n");
+    done.prints("seven\nLinux\n").says("Bad file descriptor");
+    let done = redirected(&gate, "uname; echo $? >&2; exit 3", ">&-");
+    done.exits(3).says("Bad file descriptor").says("1\n");
+    let done = redirected(&gate, "uname; /bin/echo ran; exit 3", "2>&-");
+    done.exits(3).prints("Linux\nran\n");
+    redirected(&gate, "uname >file; exit 3", "<&- >&- 2>&-").exits(3);
+    let written = std::fs::read_to_string(gate.path("work/file"));
+    assert_eq!(written.expect("a file"), "Linux\n");
+}
+
+fn a_reader_that_went_away_ends_a_command_and_not_the_gate(shell: &Shell) {
+    let gate = Gate::with_rules(shell, RULES);
+    let script = "while :; do /bin/echo line || break; done; echo end >&2; exit 3";
+    let done = redirected(&gate, script, "| { read -r line; echo \"$line\"; }");
+    done.exits(0).prints("line\n").says("end\n");
+    // What the shell does is in the audit, the last command's death included.
+    let execs = gate.audit();
+    assert!(execs.iter().all(|exec| exec.name() == "echo"), "{execs:?}");
+    let last = execs.last().expect("an exec").number("signal");
+    assert!(matches!(last, None | Some(13)), "{execs:?}");
 }
