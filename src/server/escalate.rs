@@ -232,11 +232,14 @@ impl EscalateServer {
     }
 }
 
+/// The status of a gate that couldn't see how its shell ended.
+const END_UNSEEN: i32 = 125;
+
 /// The status that a shell gives for a command which ended so.
 fn shell_status(outcome: &ExecOutcome) -> i32 {
     match outcome {
         ExecOutcome::Exited(code) => *code,
         ExecOutcome::Signaled(signal) => 128 + signal,
-        _ => 127,
+        _ => END_UNSEEN,
     }
 }

@@ -23,6 +23,17 @@ pub fn duplicate_from(fd: BorrowedFd<'_>, lowest: RawFd) -> io::Result<OwnedFd> 
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
+/// The same open file under a number that isn't one of the standard descriptors', close-on-exec.
+pub fn above_standard(fd: OwnedFd) -> io::Result<OwnedFd> {
+    if fd.as_raw_fd() > 2 {
+        return Ok(fd);
+    }
+    // SAFETY: F_DUPFD_CLOEXEC takes an integer.
+    let copy = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) })?;
+    // SAFETY: the kernel has just installed it for us, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
 /// Opens `/dev/null` in the place of each standard descriptor that is closed, for this process alone:
 /// else whatever it opens next would be taken for its input or output.
 pub fn fill_standard() -> io::Result<()> {

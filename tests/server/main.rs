@@ -52,6 +52,18 @@ async fn deny_says_why_and_exits_with_1() {
 }
 
 #[tokio::test]
+async fn a_denial_without_standard_descriptors_is_one_all_the_same() {
+    let session = start(Scripted::always(deny("not here")));
+    let script = format!(
+        "{} /bin/echo echo x <&- >&- 2>&-; exit $?",
+        support::WRAPPER
+    );
+    let mut shell = std::process::Command::new("/bin/sh");
+    shell.args(["-c", &script]).envs(session.env());
+    assert_eq!(output(shell).await.status.code(), Some(1));
+}
+
+#[tokio::test]
 async fn escalate_runs_the_command_outside_and_hands_back_its_status() {
     let policy = Scripted::always(ESCALATE);
     let session = start(policy.clone());
