@@ -153,6 +153,19 @@ def background(t):
     t.status(130)
 
 
+def goes_on(t):
+    """Waits until the shell's job runs: a shell learns that some time after it has continued it."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        t.line("jobs")
+        found = t.expect(r"(?i)\[\d+\]\s*[-+]?\s*(running|continued|stopped|suspended)").group(1)
+        t.prompt()
+        if found.lower() in (b"running", b"continued"):
+            return
+        time.sleep(0.01)
+    t.fail("the job doesn't go on")
+
+
 def stop_by_signal(t):
     t.line("set -b" if kind == "bash" else "setopt notify")
     t.prompt()
@@ -161,8 +174,7 @@ def stop_by_signal(t):
     t.line("kill -STOP %%")
     t.expect("(?i)stopped|suspended")
     t.line("kill -CONT %%")
-    t.line("jobs")
-    t.expect("(?i)(running|continued) ")
+    goes_on(t)
     t.line("kill %%")
     t.expect("(?i)terminated")
     t.line("wait")
