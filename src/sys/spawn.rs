@@ -825,9 +825,10 @@ fn testify(link: RawFd) -> ! {
             exit_now(0);
         }
         let signal = i32::from_ne_bytes(question);
-        // A stop takes a pending signal to go on with it: then that one is from before.
+        // A stop and a signal to go on undo each other when they come: then this one is from before.
         let seen = take_pending(signal)
-            || signal == libc::SIGCONT && stops.iter().any(|stop| is_pending(*stop));
+            || signal == libc::SIGCONT && stops.iter().any(|stop| is_pending(*stop))
+            || stops.contains(&signal) && is_pending(libc::SIGCONT);
         let answer = [u8::from(seen)];
         // SAFETY: the byte is readable.
         unsafe { libc::send(0, answer.as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };

@@ -6,9 +6,12 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use execgate::model::EscalationDecision;
-use execgate::server::{EscalationPolicy, EscalationSession};
+use execgate::server::{
+    EscalateServer, EscalationPolicy, EscalationSession, SessionParams, ShellCommandExecutor,
+};
+use tokio_util::sync::CancellationToken;
 
-use crate::support::{ESCALATE, PATIENCE, Scripted, start};
+use crate::support::{ESCALATE, PATIENCE, Scripted, WRAPPER, start};
 
 /// A patched shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -235,6 +238,7 @@ impl<'a> Case<'a> {
             .env("LC_ALL", "C")
             .env("HOME", &work)
             .env("PROBE", probe())
+            .env("SELF", shell.path())
             .current_dir(&work)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -289,6 +293,33 @@ impl Place {
         let _ = std::fs::remove_dir_all(&work);
         std::fs::create_dir(&work).unwrap();
     }
+}
+
+/// Runs a script under a gate that escalates everything, with this executor.
+pub(crate) async fn wait_with_executor(
+    text: &str,
+    shell: Shell,
+    place: &Place,
+    executor: Arc<dyn ShellCommandExecutor>,
+) -> Output {
+    let mut command = script(text).command(shell, place);
+    let policy = Scripted::always(ESCALATE);
+    let (session, child) = {
+        let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = EscalateServer::new(shell.path(), WRAPPER, policy)
+            .start_session(
+                SessionParams::default(),
+                executor,
+                &CancellationToken::new(),
+            )
+            .unwrap();
+        let child = command.envs(session.env()).spawn().unwrap();
+        session.close_client_socket();
+        (session, child)
+    };
+    let output = wait(child).await;
+    drop(session);
+    output
 }
 
 /// Runs a script under a gate with this policy.

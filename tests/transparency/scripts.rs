@@ -1,6 +1,16 @@
 //! Scripts that are easily got wrong.
 
-use crate::harness::{Shell, script};
+use std::sync::Arc;
+
+use execgate::model::EscalationDecision;
+use execgate::server::{
+    BoxFuture, EscalatedExec, ExecutorError, PreparedExec, ShellCommand, ShellCommandExecutor,
+    ShellOutput,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::harness::{Place, Shell, VERDICTS, script, shells, wait_with_executor};
+use crate::support::{ESCALATE, text};
 
 #[tokio::test]
 async fn pipelines() {
@@ -137,4 +147,141 @@ async fn the_same_wait_status() {
     script("exec 2>messages; /bin/sh -c 'kill -SEGV $$' & wait $!; echo $?; /bin/sh -c 'exit 7' & wait $!; echo $?; set -o pipefail; /bin/sh -c 'kill -TERM $$' | cat; echo $?; sed 's/:  *[0-9][0-9]* /: PID /' messages")
         .is_the_same_in(Shell::Bash)
         .await;
+}
+
+#[tokio::test]
+async fn a_program_that_is_being_written() {
+    // bash's status, 126, is what a wrapper gives in any shell; zsh's own would be 127.
+    script("cp \"$PROBE\" busy; exec 7>>busy; ./busy 2>/dev/null; echo $?; ./busy 2>&1 | sed 's/.*: //'")
+        .is_the_same_in(Shell::Bash)
+        .await;
+}
+
+#[tokio::test]
+async fn sockets() {
+    let through = "import os, socket, subprocess, sys
+ours, theirs = socket.socketpair()
+session = os.environ.get('CODEX_ESCALATE_SOCKET')
+shell = [os.environ['SELF'], '-c', 'tr a-z A-Z; echo done >&3; exit 5']
+child = subprocess.Popen(shell, stdin=theirs, stdout=theirs,
+    preexec_fn=lambda: os.dup2(theirs.fileno(), 3), pass_fds=[3] + ([int(session)] if session else []))
+theirs.close()
+ours.sendall(b'through a socket, ' * 5000)
+ours.shutdown(socket.SHUT_WR)
+data = b''
+while part := ours.recv(65536):
+    data += part
+print(len(data), data[:20], data[-20:], child.wait())
+";
+    script("python3 through.py")
+        .file("through.py", through, 0o644)
+        .is_the_same()
+        .await;
+}
+
+/// What a script says that only a gated shell could.
+async fn gated(text: &str, shell: Shell, verdict: EscalationDecision) -> (i32, String, String) {
+    let (output, _) = script(text).gated(shell, &Place::new(), verdict).await;
+    let string = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let status = output.status.code().unwrap_or(-1);
+    (status, string(&output.stdout), string(&output.stderr))
+}
+
+#[tokio::test]
+async fn a_stale_number_is_never_touched() {
+    // The session's number is somebody's pipe by now.
+    let script = "n=$CODEX_ESCALATE_SOCKET; eval \"exec $n> >(while read x; do :; done)\"
+        flags() { while read key value; do [ $key = flags: ] && echo $value; done </proc/$$/fdinfo/$n; }
+        flags; /bin/echo ran; echo $?; flags";
+    // zsh redirects single digits only.
+    let (_, stdout, stderr) = gated(script, Shell::Bash, EscalationDecision::Run).await;
+    let lines: Vec<_> = stdout.lines().collect();
+    assert_eq!(lines.len(), 3, "{stdout:?} {stderr:?}");
+    assert_eq!(lines[0], lines[2], "its flags were changed");
+    assert_eq!(lines[1], "125");
+    assert!(stderr.contains("is not the session's socket"), "{stderr}");
+}
+
+#[tokio::test]
+async fn a_program_that_closes_descriptors_and_starts_a_shell() {
+    let script = "python3 -c 'import os, subprocess; print(subprocess.call([os.environ[\"SELF\"], \"-c\", \"/bin/echo ran\"]))'";
+    for shell in shells() {
+        for verdict in VERDICTS {
+            if verdict == ESCALATE {
+                // It is outside, where nothing is asked.
+                continue;
+            }
+            let (_, stdout, stderr) = gated(script, shell, verdict).await;
+            assert_eq!(stdout, "125\n", "{shell:?} {stderr}");
+            assert!(stderr.contains("was closed on the way here"), "{stderr}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn more_descriptors_than_can_be_handed_over() {
+    let script = "i=20; while [ $i -lt 34 ]; do eval \"exec $i</dev/null\"; i=$((i+1)); done; /bin/echo ran; echo $?";
+    let (_, stdout, stderr) = gated(script, Shell::Bash, ESCALATE).await;
+    assert_eq!(stdout, "125\n");
+    assert!(
+        stderr.contains("are open, and at most 16 can be handed over"),
+        "{stderr}"
+    );
+}
+
+#[tokio::test]
+async fn no_room_for_a_question() {
+    // Where the limit can't be raised for a moment, not even natively is there much that could run.
+    let script = "ulimit -n 4; /bin/true; echo $?";
+    let (_, stdout, stderr) = gated(script, Shell::Bash, EscalationDecision::Run).await;
+    if stdout != "0\n" {
+        assert_eq!(stdout, "125\n");
+        assert!(stderr.contains("see ulimit -n"), "{stderr}");
+    }
+}
+
+/// Can't prepare anything.
+struct Failing;
+
+impl ShellCommandExecutor for Failing {
+    fn run(
+        &self,
+        _: ShellCommand,
+        _: CancellationToken,
+    ) -> BoxFuture<'_, Result<ShellOutput, ExecutorError>> {
+        Box::pin(async { Err(failure()) })
+    }
+
+    fn prepare_escalated_exec(
+        &self,
+        _: EscalatedExec,
+    ) -> BoxFuture<'_, Result<PreparedExec, ExecutorError>> {
+        Box::pin(async { Err(failure()) })
+    }
+}
+
+fn failure() -> ExecutorError {
+    ExecutorError {
+        attempted: "reach the machine".to_owned(),
+        source: std::io::Error::other("it is on fire"),
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_the_gate_cannot_start() {
+    for shell in shells() {
+        let output = wait_with_executor(
+            "/bin/echo ran; echo $?",
+            shell,
+            &Place::new(),
+            Arc::new(Failing),
+        )
+        .await;
+        assert_eq!(text(&output.stdout), "126\n");
+        let stderr = text(&output.stderr);
+        assert!(
+            stderr.starts_with("execgate: ") && stderr.contains("reach the machine"),
+            "{stderr}"
+        );
+    }
 }

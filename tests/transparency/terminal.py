@@ -206,7 +206,7 @@ def handled_once_in_group(t):
     t.expect("got")
     t.line("kill -USR1 %%")
     t.expect("got")
-    t.line("kill %%; wait %%; echo status=$?.")
+    t.line("kill %%; wait $!; echo status=$?.")
     before = t.expect(r"(?s).*\nstatus=(\d+)\.")
     if b"got" in before.group(0):
         t.fail("the signal came twice")
@@ -284,9 +284,10 @@ def pipelines(t):
     t.line("yes | head -n 2 | cat -n")
     t.expect("2\ty")
     t.prompt()
-    # The last one is started last, so all of them are in the terminal's foreground by then.
-    t.line("yes | cat | /bin/sh -c 'echo rea''dy; exec cat >/dev/null'")
-    t.expect("ready")
+    parts = [f"/bin/sh -c 'echo rea''dy >&2; exec {part}'" for part in ("yes", "cat", "cat >/dev/null")]
+    t.line(" | ".join(parts))
+    for _ in parts:
+        t.expect("ready")
     t.send("\x1a")
     t.expect("(?i)stopped|suspended")
     t.prompt()
