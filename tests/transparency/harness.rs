@@ -142,9 +142,11 @@ impl<'a> Case<'a> {
                 "the gate was never asked in {shell:?}:\n{}",
                 self.script
             );
-            if gated != native {
-                panic!("{}", self.difference(shell, &verdict, &native, &gated));
-            }
+            assert!(
+                gated == native,
+                "{}",
+                self.difference(shell, &verdict, &native, &gated)
+            );
         }
     }
 
@@ -267,10 +269,11 @@ pub(crate) fn spawn(command: &mut Command) -> Child {
 pub(crate) async fn wait(child: Child) -> Output {
     let pid = child.id();
     let output = tokio::task::spawn_blocking(move || child.wait_with_output());
-    match tokio::time::timeout(PATIENCE, output).await {
-        Ok(output) => output.unwrap().unwrap(),
-        Err(_) => panic!("process {pid} hangs"),
-    }
+    let output = tokio::time::timeout(PATIENCE, output).await;
+    output
+        .unwrap_or_else(|_| panic!("process {pid} hangs"))
+        .unwrap()
+        .unwrap()
 }
 
 /// A directory, empty for each run and always of the same name.
