@@ -74,6 +74,7 @@ test: test-dependencies build python lint deny
 test-all: test
 	tests/shells/upstream-suites.sh --work target/shells all
 	tests/shells/upstream-suites.sh --work target/shells --gate $(DIST) all
+	scripts/real-work $(DIST)
 
 bench: build
 	$(CARGO) bench --locked --bench exec_cost

@@ -26,7 +26,6 @@ use crate::sys::exec;
 use crate::sys::limits;
 use crate::sys::process::{self, Pidfd};
 use crate::sys::readiness;
-use crate::sys::signal::CONTINUE;
 use crate::sys::spawn::{
     Command, Directory, InheritedContext, ProcessGroup, Report, Step, Supervisor,
 };
@@ -66,8 +65,6 @@ struct Request<'a> {
     delivered: Instant,
     /// The program as it was asked for, which may be relative.
     asked_file: OsString,
-    /// How often the wrapper has forwarded a signal to go on.
-    continued: u32,
     /// What the wrapper sent while its command was being started.
     early: VecDeque<Input>,
     /// The right to have a command started, which others wait for.
@@ -79,6 +76,8 @@ struct Child {
     supervisor: AsyncFd<Supervisor>,
     program: PathBuf,
     pid: u32,
+    /// When it was last stopped, in nanoseconds of the monotonic clock.
+    stopped_at: Option<u64>,
 }
 
 impl<'a> Request<'a> {
@@ -113,7 +112,6 @@ impl<'a> Request<'a> {
             child: None,
             delivered: began,
             asked_file: OsString::new(),
-            continued: 0,
             early: VecDeque::new(),
             turn: None,
         }
@@ -301,15 +299,10 @@ impl<'a> Request<'a> {
         };
         match wire::decode::<Forward>("Forward", &frame.message) {
             Ok(forward) => match forward.signal {
-                Some(signal) => {
-                    if signal == CONTINUE {
-                        self.continued = self.continued.wrapping_add(1);
-                    }
-                    Input::Forwarded {
-                        signal,
-                        from_terminal: forward.from_terminal == Some(true),
-                    }
-                }
+                Some(signal) => Input::Forwarded {
+                    signal,
+                    from_terminal: forward.from_terminal == Some(true),
+                },
                 // A later version's: it means nothing here.
                 None => Input::Requested,
             },
@@ -356,7 +349,7 @@ impl<'a> Request<'a> {
             Action::Notify(stopped) => {
                 let notice = Notice {
                     stopped,
-                    continued: self.continued,
+                    at: self.child.as_ref().and_then(|child| child.stopped_at),
                 };
                 let _ = self.connection.send(&notice).await;
             }
@@ -487,6 +480,7 @@ impl<'a> Request<'a> {
             supervisor,
             program,
             pid: 0,
+            stopped_at: None,
         });
         Ok(())
     }
@@ -612,7 +606,10 @@ fn report_input(report: &io::Result<Option<Report>>, child: &mut Child) -> Input
                 reason: format!("execgate: {attempted}: {error}"),
             }
         }
-        Ok(Some(Report::Stopped(signal))) => Input::Stopped(signal),
+        Ok(Some(Report::Stopped { signal, at })) => {
+            child.stopped_at = u64::try_from(at.as_nanos()).ok();
+            Input::Stopped(signal)
+        }
         Ok(Some(Report::Continued)) => Input::Requested,
         Ok(Some(Report::Ended {
             end,

@@ -157,3 +157,15 @@ impl Drop for RaisedOpenFiles {
 
 /// More than a wrapper ever opens, beside what its command has open.
 const ENOUGH_FILES: u64 = 256;
+
+/// The system's monotonic clock, `clock_gettime(2)`.
+#[must_use]
+pub fn monotonic_nanoseconds() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the time is writable.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}

@@ -121,8 +121,13 @@ pub enum Report {
         /// The error number.
         errno: i32,
     },
-    /// The command was stopped by this signal.
-    Stopped(i32),
+    /// The command was stopped.
+    Stopped {
+        /// By this signal.
+        signal: i32,
+        /// When that was seen, on the system's monotonic clock.
+        at: Duration,
+    },
     /// The command goes on.
     Continued,
     /// The command ended; processes that it started may still be there.
@@ -187,7 +192,7 @@ const NAP_MILLISECONDS: c_int = 5;
 const WITNESS_MILLISECONDS: c_int = 500;
 
 /// Within what time two signals of one number are taken for the same.
-const SAME_SIGNAL_MILLISECONDS: i64 = 50;
+const SAME_SIGNAL_MILLISECONDS: u64 = 50;
 
 /// `linux/ioprio.h`.
 const IO_WHO_PROCESS: c_int = 1;
@@ -259,7 +264,10 @@ impl Packet {
                 step: Step::from_raw(first)?,
                 errno: second,
             }),
-            STOPPED => Some(Report::Stopped(first)),
+            STOPPED => Some(Report::Stopped {
+                signal: first,
+                at: Duration::from_nanos(self.counts[0]),
+            }),
             CONTINUED => Some(Report::Continued),
             ENDED => Some(Report::Ended {
                 end: ProcessEnd::from_wait_status(first)?,
@@ -304,7 +312,13 @@ impl Supervisor {
     /// [`io::ErrorKind::WouldBlock`] where there is none yet.
     pub fn report(&self) -> io::Result<Option<Report>> {
         let mut bytes = [0; PACKET];
-        let received = socket::receive(self.control.as_fd(), &mut bytes, Wait::Never)?;
+        let received = match socket::receive(self.control.as_fd(), &mut bytes, Wait::Never) {
+            // It went before it had read a signal, which the kernel tells once, and before its reports.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                socket::receive(self.control.as_fd(), &mut bytes, Wait::Never)
+            }
+            other => other,
+        }?;
         match received.bytes {
             0 => Ok(None),
             PACKET => Packet::decode(&bytes)
@@ -534,6 +548,12 @@ fn send_packet(control: RawFd, packet: &Packet) {
     };
 }
 
+fn send_stopped(control: RawFd, signal: c_int) {
+    let mut packet = Packet::new([STOPPED, signal, 0, 0]);
+    packet.counts[0] = context::monotonic_nanoseconds();
+    send_packet(control, &packet);
+}
+
 /// The whole life of a supervisor.
 fn supervise(plan: &Plan, control: RawFd) -> ! {
     // The gate may have as many open as it can have: what follows needs a few of its own.
@@ -662,7 +682,7 @@ fn wait_for_exec(control: RawFd, status: RawFd, changes: RawFd, child: libc::pid
         if change.si_signo == libc::SIGCHLD && change.si_code == libc::CLD_STOPPED {
             // SAFETY: the kernel filled it in, for a child.
             let signal = unsafe { change.si_status() };
-            send_packet(control, &Packet::new([STOPPED, signal, 0, 0]));
+            send_stopped(control, signal);
         }
     }
 }
@@ -712,8 +732,8 @@ enum Reach<'a> {
 struct Witness {
     pid: libc::pid_t,
     link: RawFd,
-    /// For each signal, when the group was last known to have got it, in milliseconds.
-    seen: [Cell<i64>; signal::LAST as usize + 1],
+    /// For each signal, when the group was last known to have got it, in milliseconds; 0: never.
+    seen: [Cell<u64>; signal::LAST as usize + 1],
 }
 
 impl Witness {
@@ -742,7 +762,7 @@ impl Witness {
         Some(Self {
             pid,
             link: link[0],
-            seen: [const { Cell::new(i64::MIN / 2) }; signal::LAST as usize + 1],
+            seen: [const { Cell::new(0) }; signal::LAST as usize + 1],
         })
     }
 
@@ -773,12 +793,12 @@ impl Witness {
         else {
             return false;
         };
-        let now = milliseconds();
+        let now = context::monotonic_nanoseconds() / 1_000_000;
         if self.takes(signal) {
             seen.set(now);
             return true;
         }
-        now - seen.get() < SAME_SIGNAL_MILLISECONDS
+        seen.get() != 0 && now.saturating_sub(seen.get()) < SAME_SIGNAL_MILLISECONDS
     }
 
     /// Asks whether it has got this signal since it was last asked.
@@ -833,16 +853,6 @@ fn testify(link: RawFd) -> ! {
         // SAFETY: the byte is readable.
         unsafe { libc::send(0, answer.as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
     }
-}
-
-fn milliseconds() -> i64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the time is writable.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec * 1000 + now.tv_nsec / 1_000_000
 }
 
 fn take_pending(signal: c_int) -> bool {
@@ -989,10 +999,7 @@ fn reap_one(control: RawFd, child: libc::pid_t, running: &mut bool, flags: c_int
     let pid = unsafe { libc::wait4(-1, &raw mut status, flags, &raw mut usage) };
     if pid == child && *running {
         if libc::WIFSTOPPED(status) {
-            send_packet(
-                control,
-                &Packet::new([STOPPED, libc::WSTOPSIG(status), 0, 0]),
-            );
+            send_stopped(control, libc::WSTOPSIG(status));
         } else if libc::WIFCONTINUED(status) {
             send_packet(control, &Packet::new([CONTINUED, 0, 0, 0]));
         } else {

@@ -406,10 +406,10 @@ pub struct SuperExecResult {
 pub struct Notice {
     /// The command was stopped by this signal.
     pub stopped: i32,
-    /// How many signals to go on had come from the wrapper before. One that has sent more by now must
-    /// not stop: the command goes on already.
-    #[serde(default)]
-    pub continued: u32,
+    /// When, in nanoseconds of the system's monotonic clock. A wrapper that was made to go on since
+    /// must not stop: the command goes on as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<u64>,
 }
 
 #[cfg(test)]

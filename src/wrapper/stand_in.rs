@@ -8,7 +8,7 @@ use super::ask::{Question, send_all};
 use super::{Failure, NO_VERDICT, say};
 use crate::sys::context::{self, RaisedOpenFiles};
 use crate::sys::descriptor;
-use crate::sys::signal::{self, Ready, SignalWatch};
+use crate::sys::signal::{self, Arrived, Ready, SignalWatch};
 use crate::sys::socket::{self, MAX_DESCRIPTORS, Wait};
 use crate::wire::{self, CommandContext, Forward, Notice, SuperExecMessage, SuperExecResult};
 
@@ -78,28 +78,13 @@ pub(super) fn stand_in(mut question: Question) -> Result<c_int, Failure> {
         let _ = send_frame(stream, &forward, &[workdir.as_fd()]);
     }
     drop(workdir);
-    let mut continued = 0;
+    let mut job = Job::default();
     loop {
         match watch
             .wait(question.stream.as_fd())
             .map_err(Failure::gate_lost)?
         {
-            Ready::Signal(arrived) => {
-                let forward = Forward {
-                    signal: Some(arrived.signal),
-                    from_terminal: arrived.from_kernel.then_some(true),
-                    ..Forward::default()
-                };
-                // If the gate is gone, the stream says so next.
-                let _ = send_frame(question.stream.as_fd(), &forward, &[]);
-                if arrived.signal == signal::CONTINUE {
-                    continued += 1;
-                }
-                if !question.gate_tells_stops {
-                    // A gate that doesn't pass signals on: end or stop here at least.
-                    signal::act_by_default(arrived.signal);
-                }
-            }
+            Ready::Signal(arrived) => job.forward(&question, arrived),
             Ready::Socket => {
                 let message = question.read_frame().map_err(|_| {
                     Failure::new(
@@ -117,11 +102,48 @@ pub(super) fn stand_in(mut question: Question) -> Result<c_int, Failure> {
                 })?;
                 match message {
                     FromGate::Ended(result) => return Ok(end_as(&result)),
-                    // One from before the job was made to go on would stop it for good.
-                    FromGate::Stopped(notice) if notice.continued < continued => {}
-                    FromGate::Stopped(notice) => signal::act_by_default(notice.stopped),
+                    FromGate::Stopped(notice) => {
+                        // A signal to go on may have come since this was found to be readable.
+                        while let Some(arrived) = watch.take().map_err(Failure::gate_lost)? {
+                            job.forward(&question, arrived);
+                        }
+                        job.stop(&notice);
+                    }
                 }
             }
+        }
+    }
+}
+
+/// The job of the shell that the wrapper and the command are.
+#[derive(Default)]
+struct Job {
+    /// When it was last made to go on, in nanoseconds of the monotonic clock.
+    continued_at: u64,
+}
+
+impl Job {
+    fn forward(&mut self, question: &Question, arrived: Arrived) {
+        let forward = Forward {
+            signal: Some(arrived.signal),
+            from_terminal: arrived.from_kernel.then_some(true),
+            ..Forward::default()
+        };
+        // If the gate is gone, the stream says so next.
+        let _ = send_frame(question.stream.as_fd(), &forward, &[]);
+        if arrived.signal == signal::CONTINUE {
+            self.continued_at = context::monotonic_nanoseconds();
+        }
+        if !question.gate_tells_stops {
+            // A gate that doesn't pass signals on: end or stop here at least.
+            signal::act_by_default(arrived.signal);
+        }
+    }
+
+    /// Stops as the command did, unless that was before the job was made to go on.
+    fn stop(&self, notice: &Notice) {
+        if notice.at.is_none_or(|at| at >= self.continued_at) {
+            signal::act_by_default(notice.stopped);
         }
     }
 }

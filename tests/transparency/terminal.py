@@ -142,7 +142,9 @@ def background(t):
     t.expect("(?i)stopped|suspended")
     t.prompt()
     t.line("bg")
-    t.prompt()
+    # zsh may draw no new prompt when the news of its job comes in between.
+    t.expect("sleep 1000'")
+    t.expect(r"\n")
     t.line("jobs")
     t.expect("(?i)running")
     t.prompt()
