@@ -12,10 +12,24 @@ pub(super) const LAST: i32 = 64;
 /// The signal by which a job is made to go on.
 pub const CONTINUE: i32 = libc::SIGCONT;
 
-/// Signals that a wrapper forwards to the command that it stands in for: all that can be, but for the
-/// two that the C library keeps for itself.
+/// Signals that a wrapper forwards to the command that it stands in for: those that people and programs
+/// send. Not a fault's, a child's, or a real-time one; of such the wrapper dies, and the command with it.
 pub fn forwarded() -> impl Iterator<Item = i32> {
-    all().filter(|signal| !matches!(*signal, libc::SIGKILL | libc::SIGSTOP | 32 | 33))
+    all().filter(|signal| {
+        !matches!(
+            *signal,
+            libc::SIGKILL
+                | libc::SIGSTOP
+                | libc::SIGILL
+                | libc::SIGTRAP
+                | libc::SIGBUS
+                | libc::SIGFPE
+                | libc::SIGSEGV
+                | libc::SIGSYS
+                | libc::SIGCHLD
+                | 32..
+        )
+    })
 }
 
 fn all() -> impl Iterator<Item = i32> {

@@ -13,10 +13,10 @@ use crate::support::{ESCALATE, PATIENCE, Scripted, text};
 /// A command that leaves processes in every way there is, deaf to requests to end, and says when all
 /// are there. `$MARK` is in the environment of each.
 const HYDRA: &str = "/bin/sh -c 'trap \"\" TERM HUP INT
-    setsid sleep 1000 &
-    (setsid /bin/sh -c \"sleep 1000 & exec setsid sleep 1000\" &)
-    (exec 0<&- 1>&- 2>&-; sleep 1000 &)
-    echo $$ >ready.new; mv ready.new ready; exec sleep 1000'";
+    setsid sleep 987 &
+    (setsid /bin/sh -c \"sleep 987 & exec setsid sleep 987\" &)
+    (exec 0<&- 1>&- 2>&-; sleep 987 &)
+    echo $$ >ready.new; mv ready.new ready; exec sleep 987'";
 
 /// Ids of the processes that have this entry in their environment.
 fn marked(mark: &str) -> Vec<i32> {

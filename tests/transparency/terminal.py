@@ -85,7 +85,7 @@ class Terminal:
 
 
 # Says when it is there, then reads: so that nobody has to guess how long a start takes.
-READY = "/bin/sh -c 'echo rea''dy; exec sleep 1000'"
+READY = "/bin/sh -c 'echo rea''dy; exec sleep 987'"
 
 
 def interrupt(t):
@@ -143,7 +143,7 @@ def background(t):
     t.prompt()
     t.line("bg")
     # zsh may draw no new prompt when the news of its job comes in between.
-    t.expect("sleep 1000'")
+    t.expect("sleep 987'")
     t.expect(r"\n")
     t.line("jobs")
     t.expect("(?i)running")
@@ -230,11 +230,11 @@ def kill_wrapper(t):
 
 
 def time_limit(t):
-    t.run("timeout 0.2 sleep 1000")
+    t.run("timeout 0.2 sleep 987")
     t.status(124)
-    t.run("timeout -s KILL 0.2 sleep 1000")
+    t.run("timeout -s KILL 0.2 sleep 987")
     t.status(137)
-    t.run("timeout --foreground 0.2 sleep 1000")
+    t.run("timeout --foreground 0.2 sleep 987")
     t.status(124)
 
 
@@ -371,7 +371,10 @@ try:
     if os.waitstatus_to_exitcode(status) != 11:
         t.fail(f"the shell's own status is {status:#x}")
 finally:
-    try:
-        os.kill(t.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+    # All of the terminal's session: a scenario that failed leaves its jobs.
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.getsid(int(name)) == t.pid:
+                os.kill(int(name), signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
