@@ -574,8 +574,10 @@ fn supervise(plan: &Plan, control: RawFd) -> ! {
     };
     // SAFETY: no arguments.
     let gates = unsafe { libc::getpgrp() };
-    // SAFETY: integers only. It fails for the leader of a terminal session, which we aren't.
-    unsafe { libc::setpgid(0, 0) };
+    if joined <= 0 {
+        // SAFETY: integers only. It fails for the leader of a terminal session, which we aren't.
+        unsafe { libc::setpgid(0, 0) };
+    }
     // The gate's own group isn't a shell's job: only the terminal sends it signals. Started before
     // there is anything that it must not hold open.
     let witness = (joined > 0 && joined != gates).then(Witness::start);
@@ -600,6 +602,13 @@ fn supervise(plan: &Plan, control: RawFd) -> ! {
     // The witness right after the command, which can't act on a signal before it is released: what
     // comes in between, and is passed on to it, is still one signal for it.
     let witness = witness.filter(|witness| witness.join(joined));
+    if joined > 0 {
+        // Out of the job's group, and of its session: else the supervisor's end, as that of a parent in
+        // another group, would make the kernel hang up on the whole job wherever that has no other such
+        // parent and a stopped process in it (`setpgid(2)`, orphaned process groups).
+        // SAFETY: no arguments. It fails for the leader of a group, which we aren't.
+        unsafe { libc::setsid() };
+    }
     // SAFETY: the byte is readable.
     unsafe { libc::write(go, [1_u8].as_ptr().cast(), 1) };
     // Nothing that the command reads or writes may be held open here.

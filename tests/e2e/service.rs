@@ -1,5 +1,6 @@
 //! The reference policy service as a process.
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -27,6 +28,8 @@ impl Policyd {
                 listen,
             ])
             .env_clear()
+            // A test stops it, which is nothing that the test's own process group should have in it.
+            .process_group(0)
             .current_dir(directory);
         let mut running = Running::start(&mut command);
         running.wait_for("\n");
