@@ -276,12 +276,12 @@ mod tests {
             ))
         );
         assert_eq!(
-            with_profile(DENIED, b"/work/\xff"),
+            with_profile(DENIED, b"/src/\xff"),
             Ok(EscalationDecision::Escalate(
                 EscalationExecution::Permissions(EscalationPermissions {
                     network: NetworkAccess::Denied,
                     readable: vec!["/usr".into()],
-                    writable: vec![OsString::from_vec(b"/work/\xff".to_vec()).into()],
+                    writable: vec![OsString::from_vec(b"/src/\xff".to_vec()).into()],
                 })
             ))
         );

@@ -201,7 +201,7 @@ mod tests {
             "./git",
             "git",
             "usr/bin/git",
-            "/work/./git",
+            "/src/./git",
             "/",
             "",
             "/usr/bin/",
