@@ -95,6 +95,7 @@ impl ShellCommandExecutor for Direct {
                 stdout: vec![],
                 stderr: vec![],
                 output: vec![],
+                truncated: false,
             })
         })
     }

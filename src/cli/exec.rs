@@ -44,6 +44,10 @@ Examples:
 
 The command is one string for the shell. Several words are quoted and joined, so that
 `execgate exec -- grep -r 'a b' .` runs grep with those very arguments.
+
+With --output json the result is one object: exit_code, stdout, stderr, output (both in the order
+of their arrival), truncated (whether more came than the 64 MiB of each that are kept), duration
+(in seconds), timed_out, and verdicts (how many execs were decided as run, escalate, deny).
 ";
 
 /// What both commands take.
@@ -377,6 +381,7 @@ fn print_json(result: &ExecResult) -> io::Result<()> {
         "stdout": text(&result.stdout),
         "stderr": text(&result.stderr),
         "output": text(&result.output),
+        "truncated": result.truncated,
         "duration": result.duration.as_secs_f64(),
         "timed_out": result.timed_out,
         "verdicts": {

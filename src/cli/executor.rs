@@ -25,7 +25,8 @@ use crate::sys::spawn::{Command, Directory, ProcessGroup, Report, Supervisor};
 use crate::sys::{descriptor, process, readiness};
 use crate::wire::SOCKET_VARIABLE;
 
-/// The most of each stream that is captured, in bytes. What is more is read and dropped.
+/// The most of each stream that is captured, in bytes, and of both together. What is more is read
+/// and dropped, and the result says so.
 const MOST_CAPTURED: usize = 64 << 20;
 
 /// Where a shell's output goes.
@@ -112,6 +113,7 @@ impl Executor {
                 stdout: vec![],
                 stderr: vec![],
                 output: vec![],
+                truncated: false,
             });
         };
         let reading = "read the shell's output";
@@ -131,6 +133,7 @@ impl Executor {
         };
         Ok(ShellOutput {
             outcome,
+            truncated: capture.truncated,
             stdout: capture.stdout.kept,
             stderr: capture.stderr.kept,
             output: capture.output,
@@ -306,6 +309,8 @@ struct Capture {
     stdout: Captured,
     stderr: Captured,
     output: Vec<u8>,
+    /// Whether some of it was dropped.
+    truncated: bool,
 }
 
 /// One stream of it.
@@ -316,12 +321,20 @@ struct Captured {
     kept: Vec<u8>,
 }
 
+/// Whether a capture had room for what was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    Whole,
+    Partly,
+}
+
 impl Capture {
     fn new(stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Self> {
         Ok(Self {
             stdout: Captured::new(stdout)?,
             stderr: Captured::new(stderr)?,
             output: Vec::new(),
+            truncated: false,
         })
     }
 
@@ -332,7 +345,7 @@ impl Capture {
                 count = self.stdout.read() => (&mut self.stdout, count?),
                 count = self.stderr.read() => (&mut self.stderr, count?),
             };
-            stream.keep(count, &mut self.output);
+            self.truncated |= stream.keep(count, &mut self.output) == Kept::Partly;
         }
         Ok(())
     }
@@ -342,7 +355,9 @@ impl Capture {
         for stream in [&mut self.stdout, &mut self.stderr] {
             while let Some(source) = &stream.source {
                 match source.try_read(&mut stream.buffer) {
-                    Ok(count) => stream.keep(count, &mut self.output),
+                    Ok(count) => {
+                        self.truncated |= stream.keep(count, &mut self.output) == Kept::Partly;
+                    }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) => return Err(error),
                 }
@@ -369,14 +384,19 @@ impl Captured {
     }
 
     /// Keeps the first `count` bytes of the buffer; none are the end.
-    fn keep(&mut self, count: usize, output: &mut Vec<u8>) {
+    fn keep(&mut self, count: usize, output: &mut Vec<u8>) -> Kept {
         if count == 0 {
             self.source = None;
         }
+        let mut whole = Kept::Whole;
         for kept in [&mut self.kept, output] {
             let room = MOST_CAPTURED.saturating_sub(kept.len());
             kept.extend_from_slice(&self.buffer[..count.min(room)]);
+            if count > room {
+                whole = Kept::Partly;
+            }
         }
+        whole
     }
 }
 

@@ -225,6 +225,7 @@ impl EscalateServer {
             stdout: output.stdout,
             stderr: output.stderr,
             output: output.output,
+            truncated: output.truncated,
             duration,
             timed_out,
             verdicts,

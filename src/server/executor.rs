@@ -67,6 +67,8 @@ pub struct ShellOutput {
     pub stderr: Vec<u8>,
     /// Both in the order of their arrival; empty where they were passed through.
     pub output: Vec<u8>,
+    /// Whether an executor that captures output kept less of it than came.
+    pub truncated: bool,
 }
 
 /// An exec that a verdict escalates.
@@ -133,6 +135,8 @@ pub struct ExecResult {
     pub stderr: Vec<u8>,
     /// Both in the order of their arrival; empty where they were passed through.
     pub output: Vec<u8>,
+    /// Whether an executor that captures output kept less of it than came.
+    pub truncated: bool,
     /// From the shell's start to its end, pauses included.
     pub duration: Duration,
     /// Whether it was ended because of its time limit.

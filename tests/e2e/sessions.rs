@@ -34,6 +34,7 @@ in_both_shells! {
     a_session_starts_where_it_is_told,
     a_directory_that_cannot_be_used_is_an_error_of_the_gate,
     output_as_json_has_all_that_became_of_a_command,
+    captured_output_is_bounded_and_says_so,
     several_words_are_the_very_arguments,
     standard_input_is_the_commands,
     descriptors_are_inherited_and_closed_ones_stay_closed,
@@ -177,9 +178,10 @@ fn output_as_json_has_all_that_became_of_a_command(shell: &Shell) {
     assert!(result["duration"].as_f64() > Some(0.0), "{result}");
     assert_eq!(
         result.as_object().map(serde_json::Map::len),
-        Some(7),
+        Some(8),
         "{result}"
     );
+    assert_eq!(result["truncated"], false);
 
     let gate = Gate::with_rules(shell, RULES).option(["--output", "json", "--timeout", "2s"]);
     let done = gate.exec("echo before; sleep 1000");
@@ -188,6 +190,17 @@ fn output_as_json_has_all_that_became_of_a_command(shell: &Shell) {
         (&result["timed_out"], &result["stdout"]),
         (&json!(true), &json!("before\n"))
     );
+}
+
+fn captured_output_is_bounded_and_says_so(shell: &Shell) {
+    const MOST: usize = 64 << 20;
+    let gate = Gate::with_rules(shell, RULES).option(["--output", "json"]);
+    // A builtin writes it, so that it is the shell's own output.
+    let done = gate.exec(&format!("printf '%0{}d' 0; echo last >&2", MOST + 1));
+    let result: Value = serde_json::from_slice(&done.exits(0).stdout).expect("JSON");
+    assert_eq!(result["truncated"], true);
+    assert_eq!(result["stdout"].as_str().map(str::len), Some(MOST));
+    assert_eq!(result["stderr"], "last\n");
 }
 
 fn several_words_are_the_very_arguments(shell: &Shell) {
