@@ -20,7 +20,7 @@ use crate::model::{
 };
 use crate::pb::v1::{Resumption, SessionRequest};
 use crate::pb::{self, Answer, BrokenAnswer, Reconnect};
-use crate::server::{BoxFuture, EscalationPolicy, Pause, PolicyError, SessionContext};
+use crate::server::{BoxFuture, EscalationPolicy, Forgotten, Pause, PolicyError, SessionContext};
 
 /// The policy of one session.
 #[derive(Debug)]
@@ -282,6 +282,7 @@ impl Shared {
                     );
                     Verdict::from(broken)
                 });
+                self.in_force(&verdict.policy_revision);
                 match self.update(|state| state.answered(exec)) {
                     Ok(asker) => {
                         self.tally.verdicts.add(1);
@@ -307,13 +308,22 @@ impl Shared {
                     Err(stray) => self.stray(exec, stray),
                 }
             }
-            Ok(Answer::Accepted(acknowledgement)) => {
+            Ok(Answer::Accepted {
+                acknowledgement,
+                policy_revision,
+            }) => {
                 self.update(|state| state.heard(acknowledgement));
+                self.in_force(&policy_revision);
             }
             Ok(Answer::Acknowledged(through)) => self.update(|state| state.acknowledged(through)),
-            // No verdict is kept for reuse.
-            Ok(Answer::VerdictsForgotten) => {
+            Ok(Answer::VerdictsForgotten { policy_revision }) => {
                 self.update(|state| state.heard(pb::Acknowledgement::None));
+                self.session
+                    .verdicts
+                    .forget(match policy_revision.as_str() {
+                        "" => Forgotten::All,
+                        revision => Forgotten::Revision(revision),
+                    });
             }
             Ok(Answer::Terminated { reason }) => {
                 self.update(|state| state.heard(pb::Acknowledgement::None));
@@ -323,6 +333,14 @@ impl Shared {
                 self.update(|state| state.heard(pb::Acknowledgement::None));
                 self.warn(&self.tally.broken_answers, &broken);
             }
+        }
+    }
+
+    /// The revision in force, as the service has just said; verdicts of an earlier one hold no longer.
+    fn in_force(&self, policy_revision: &str) {
+        if !policy_revision.is_empty() {
+            let others = Forgotten::AllBut(policy_revision);
+            self.session.verdicts.forget(others);
         }
     }
 

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::rules::{Answer, ExecFacts, Rules, RulesError, Ruling, SessionFacts, UserFacts};
+use super::rules::{
+    Answer, ExecFacts, OpinionReuseScope, Rules, RulesError, Ruling, SessionFacts, UserFacts,
+};
 use super::text;
 use crate::model::{
     EscalationDecision, EscalationExecution, ExecId, NetworkAccess, ProcessIdentity,
@@ -276,6 +278,9 @@ fn write_text(
             writeln!(out, "{what:<10}{}", shown(words))?;
         }
     }
+    if let Some(reuse) = ruling.reuse {
+        writeln!(out, "reuse     {reuse}")?;
+    }
     writeln!(out, "revision  {}", rules.revision())?;
     if let Some(note) = rules.overlooked(facts.file) {
         writeln!(out, "note      {note}")?;
@@ -366,6 +371,13 @@ fn write_json(
         "reason": ruling.reason,
         "reason_code": ruling.reason_code,
         "rule": ruling.rule,
+        "reuse": ruling.reuse.map(|reuse| {
+            let (scope, arguments) = match reuse.scope {
+                OpinionReuseScope::Exec => ("exec", None),
+                OpinionReuseScope::Prefix(length) => ("prefix", Some(length)),
+            };
+            json!({"seconds": reuse.valid_for.as_secs_f64(), "scope": scope, "arguments": arguments})
+        }),
         "rules_revision": rules.revision(),
         "note": rules.overlooked(facts.file),
         "matched": matched,

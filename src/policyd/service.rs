@@ -21,7 +21,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::rules::{ExecFacts, Rules, Ruling, SessionFacts, UserFacts};
+use super::rules::{
+    ExecFacts, OpinionReuse, OpinionReuseScope, Rules, Ruling, SessionFacts, UserFacts,
+};
 use super::store::{Journal, Store};
 use crate::model::{
     Enforcement, EscalationDecision, EscalationExecution, EscalationPermissions, ExecId,
@@ -212,6 +214,10 @@ impl Call {
         loop {
             tokio::select! {
                 () = self.stopping.cancelled() => return Err(stopping().into()),
+                // The gate keeps verdicts of the rules that were, and may have no reason to ask.
+                Ok(()) = self.rules.changed() => {
+                    self.answer(Answer::ForgetVerdicts(v1::ForgetVerdicts::default())).await?;
+                }
                 Ok(()) = stored.changed() => {
                     let through = *stored.borrow_and_update();
                     self.acknowledge(through).await?;
@@ -255,7 +261,8 @@ impl Call {
             .into()),
             // Facts for the record. Verdicts are given at once, so there is none to withdraw.
             Some(
-                Event::ExecWithdrawn(_)
+                Event::ExecReused(_)
+                | Event::ExecWithdrawn(_)
                 | Event::ExecDecided(_)
                 | Event::ExecFinished(_)
                 | Event::SessionEnded(_)
@@ -382,6 +389,7 @@ fn verdict(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> v
         decision,
         reason_code,
         rule,
+        reuse,
         ..
     } = ruling;
     v1::Verdict {
@@ -390,7 +398,24 @@ fn verdict(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> v
         reason_code,
         rule,
         policy_revision: rules.revision().to_owned(),
-        reuse: None,
+        reuse: reuse.map(reuse_message),
+    }
+}
+
+fn reuse_message(OpinionReuse { valid_for, scope }: OpinionReuse) -> v1::Reuse {
+    let (scope, length) = match scope {
+        OpinionReuseScope::Exec => (v1::ReuseScope::SameExec, 0),
+        OpinionReuseScope::Prefix(length) => (
+            v1::ReuseScope::ArgumentPrefix,
+            u32::try_from(length).unwrap_or(u32::MAX),
+        ),
+    };
+    v1::Reuse {
+        valid_for: valid_for.try_into().ok(),
+        scope: scope.into(),
+        argument_prefix_length: length,
+        // Rules may look at the session's labels, user and directory.
+        reach: v1::ReuseReach::Session.into(),
     }
 }
 

@@ -26,6 +26,7 @@ mod outages;
 mod peer;
 mod process;
 mod python;
+mod reuse;
 mod sandboxes;
 mod service;
 mod sessions;
