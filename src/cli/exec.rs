@@ -14,7 +14,8 @@ use super::executor::{Executor, Streams};
 use super::startup::Startup;
 use super::{Failure, OutputForm, OutputOption, TIMED_OUT, named_policy, place};
 use crate::link::{
-    Drained, Endpoint, GateDescription, LinkOptions, OnUnavailable, PolicyLink, UserDescription,
+    Disclosure, Drained, Endpoint, GateDescription, LinkOptions, OnUnavailable, PolicyLink,
+    UserDescription,
 };
 use crate::sandbox::Sandbox;
 use crate::server::{
@@ -73,6 +74,21 @@ struct SessionOptions {
     /// about
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_limit)]
     reuse_limit: Duration,
+
+    /// Keep what matches this regular expression at home: it is replaced by <redacted:execgate> in
+    /// arguments and values before they leave the gate. Arguments are matched with a NUL between them; a
+    /// group named secret is all that is replaced. May be repeated
+    #[arg(long, value_name = "PATTERN")]
+    redact: Vec<String>,
+
+    /// The same for each line of a file that isn't empty and doesn't begin with #
+    #[arg(long, value_name = "FILE")]
+    redact_from: Option<PathBuf>,
+
+    /// An environment variable whose value a policy service gets if it asks for it; NAME* stands for all
+    /// that begin so. May be repeated [default: none, names only]
+    #[arg(long, value_name = "NAME")]
+    allow_environment: Vec<String>,
 
     /// Which patched shell: bash, zsh, or a path
     #[arg(long, value_name = "SHELL", default_value = "bash")]
@@ -261,6 +277,7 @@ impl Gate {
             Unavailable::Deny => OnUnavailable::Deny,
             Unavailable::Run => OnUnavailable::Run,
         };
+        link.disclosure = disclosure(options)?;
         link.gate = describe();
         let link = PolicyLink::new(link).map_err(|error| Failure::new(&error))?;
         signal::ignore(libc::SIGPIPE);
@@ -308,6 +325,35 @@ impl Gate {
             result.map_err(|error| Failure::new(&error))
         })
     }
+}
+
+/// What of execs may leave the gate.
+fn disclosure(options: &SessionOptions) -> Result<Disclosure, Failure> {
+    let mut disclosure = Disclosure::default();
+    for pattern in &options.redact {
+        disclosure
+            .redact(pattern)
+            .map_err(|error| Failure::new(&error))?;
+    }
+    if let Some(file) = &options.redact_from {
+        let shown = file.display();
+        let lines = std::fs::read_to_string(file).map_err(|error| {
+            Failure::saying(format!("cannot read the patterns of {shown}: {error}"))
+        })?;
+        for (line, pattern) in (1..).zip(lines.lines()) {
+            if pattern.is_empty() || pattern.starts_with('#') {
+                continue;
+            }
+            disclosure.redact(pattern).map_err(|error| {
+                let error = Failure::new(&error).message;
+                Failure::saying(format!("{shown}, line {line}: {error}"))
+            })?;
+        }
+    }
+    for name in &options.allow_environment {
+        disclosure.allow_environment(name);
+    }
+    Ok(disclosure)
 }
 
 fn describe() -> GateDescription {

@@ -31,6 +31,7 @@ mod backoff;
 mod codec;
 mod counters;
 mod dialer;
+mod disclosure;
 mod driver;
 mod endpoint;
 mod log;
@@ -46,6 +47,7 @@ use std::time::Duration;
 use tokio_util::task::TaskTracker;
 
 pub use counters::LinkCounters;
+pub use disclosure::{Disclosure, PatternError, REDACTED};
 pub use endpoint::{Endpoint, EndpointError, PrepareError};
 pub use options::{GateDescription, LinkOptions, OnUnavailable, UserDescription};
 pub use session::PersonWait;
