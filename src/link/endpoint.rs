@@ -75,8 +75,8 @@ pub enum EndpointError {
 #[derive(Debug, thiserror::Error)]
 #[error("the policy service {endpoint}: {source}")]
 pub struct PrepareError {
-    endpoint: Endpoint,
-    source: PrepareCause,
+    endpoint: String,
+    source: Box<PrepareCause>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -91,7 +91,7 @@ impl PrepareError {
     /// Whether the endpoint would be spoken to in the clear, on another host.
     #[must_use]
     pub fn is_exposed(&self) -> bool {
-        matches!(self.source, PrepareCause::Exposed)
+        matches!(*self.source, PrepareCause::Exposed)
     }
 }
 
@@ -111,8 +111,8 @@ impl Endpoint {
         credentials: &LinkCredentials,
     ) -> Result<(Connector, Arc<CredentialFiles>), PrepareError> {
         let prepare_error = |source| PrepareError {
-            endpoint: self.clone(),
-            source,
+            endpoint: self.to_string(),
+            source: Box::new(source),
         };
         let tls = match &self.0 {
             Place::Https(_) => Tls::Spoken,

@@ -35,10 +35,15 @@ impl Authentication {
     fn caller(&self, request: &Request<()>) -> Result<Caller, &'static str> {
         let peer = request.extensions().get::<Peer>();
         let proven = peer.and_then(|peer| peer.proven.clone());
+        if proven == Some(Proof::Nameless) {
+            return Err(
+                "the gate's certificate has neither a URI nor a DNS name (subjectAltName) to be known by",
+            );
+        }
         let Some(tokens) = &self.tokens else {
             let gate = match proven {
                 Some(Proof::Certificate(gate) | Proof::User(gate)) => gate,
-                None => GateIdentity::anonymous(),
+                Some(Proof::Nameless) | None => GateIdentity::anonymous(),
             };
             return Ok(Caller { gate, token: None });
         };
@@ -137,6 +142,9 @@ mod tests {
             is("dns:gate.example")
         );
         assert_eq!(caller(true, certificate(), &[]), is("dns:gate.example"));
+        for tokens in [false, true] {
+            assert!(caller(tokens, Some(Proof::Nameless), &["Bearer t"]).is_err());
+        }
         // A user's processes are many, sandboxed ones among them.
         assert!(caller(true, user(), &[]).is_err());
         for wrong in [

@@ -11,7 +11,7 @@ use tokio_rustls::{TlsAcceptor, rustls};
 use tonic::transport::server::Connected;
 
 use super::admission::Admitted;
-use super::identity::{GateIdentity, NamelessError};
+use super::identity::GateIdentity;
 use crate::transport::Stream;
 
 /// What each client sends first (RFC 9113, section 3.4).
@@ -39,8 +39,6 @@ pub(super) enum Refusal {
     NoHttp2,
     #[error("the TLS handshake failed: {}", handshake_failure(.0))]
     Handshake(#[source] io::Error),
-    #[error("{0}")]
-    Nameless(#[from] NamelessError),
     #[error("its process is of the user {0}, which isn't allowed here: see --allow-uid")]
     User(u32),
 }
@@ -81,6 +79,8 @@ pub(super) struct Peer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Proof {
     Certificate(GateIdentity),
+    /// A certificate that names nobody.
+    Nameless,
     User(GateIdentity),
 }
 
@@ -123,11 +123,9 @@ pub(super) async fn begin_tls(
     let tls = acceptor.accept(tcp).into_fallible().await;
     let tls = tls.map_err(|(error, tcp)| (Refusal::Handshake(error), Some(tcp)))?;
     let shown = tls.get_ref().1.peer_certificates().and_then(<[_]>::first);
-    let proof = shown
-        .map(GateIdentity::of_certificate)
-        .transpose()
-        .map_err(|error| (Refusal::Nameless(error), None))?
-        .map(Proof::Certificate);
+    let proof = shown.map(|certificate| {
+        GateIdentity::of_certificate(certificate).map_or(Proof::Nameless, Proof::Certificate)
+    });
     Ok((Stream::Tls(Box::new(tls.into())), proof))
 }
 

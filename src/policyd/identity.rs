@@ -13,18 +13,6 @@ const MAX_NAME: usize = 512;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct GateIdentity(Arc<str>);
 
-/// Why a certificate names no gate.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum NamelessError {
-    #[error("its certificate can't be read: {0}")]
-    Unreadable(webpki::Error),
-    #[error(
-        "its certificate has neither a URI nor a DNS name (subjectAltName) that could name a gate; a common \
-         name doesn't count"
-    )]
-    NoName,
-}
-
 impl GateIdentity {
     /// What a gate that has shown nothing is called.
     pub(super) const ANONYMOUS: &str = "anonymous";
@@ -44,10 +32,10 @@ impl GateIdentity {
         Self::of_kind("token", name)
     }
 
-    /// The first URI of a certificate that was verified, or else its first DNS name.
-    pub(super) fn of_certificate(certificate: &CertificateDer<'_>) -> Result<Self, NamelessError> {
-        let certificate =
-            EndEntityCert::try_from(certificate).map_err(NamelessError::Unreadable)?;
+    /// The first URI of a certificate that was verified, or else its first DNS name. A common name
+    /// doesn't count.
+    pub(super) fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Self> {
+        let certificate = EndEntityCert::try_from(certificate).ok()?;
         let uri = certificate
             .valid_uri_names()
             .find_map(|name| Self::of_kind("uri", name));
@@ -57,7 +45,7 @@ impl GateIdentity {
                 .filter(|name| !name.starts_with('*'))
                 .find_map(|name| Self::of_kind("dns", &name.to_ascii_lowercase()))
         };
-        uri.or_else(dns).ok_or(NamelessError::NoName)
+        uri.or_else(dns)
     }
 
     fn of_kind(kind: &str, name: &str) -> Option<Self> {
@@ -131,7 +119,7 @@ mod tests {
         assert!(GateIdentity::token(&"x".repeat(MAX_NAME + 1)).is_none());
     }
 
-    fn of(names: Vec<rcgen::SanType>) -> Result<GateIdentity, NamelessError> {
+    fn of(names: Vec<rcgen::SanType>) -> Option<GateIdentity> {
         let mut params = rcgen::CertificateParams::default();
         params.subject_alt_names = names;
         let key = rcgen::KeyPair::generate().expect("a key");
@@ -163,7 +151,7 @@ mod tests {
             vec![dns("*.example")],
             vec![uri("spiffe://a b")],
         ] {
-            assert!(matches!(of(nameless), Err(NamelessError::NoName)));
+            assert_eq!(of(nameless), None);
         }
     }
 }

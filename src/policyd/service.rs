@@ -399,7 +399,7 @@ async fn revoked(token: Option<TokenDigest>, tokens: &mut Option<watch::Receiver
         }
     }
     // Nothing is revoked any more: the service ends.
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// The gate may have another one: it is to call again at once.

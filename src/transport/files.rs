@@ -220,7 +220,8 @@ mod tests {
 
     #[test]
     fn what_is_not_a_file_or_too_large_is_refused_at_once() {
-        let (directory, path) = file(&vec![b'x'; (MAX_FILE_SIZE + 1) as usize], 0o600);
+        let too_large = usize::try_from(MAX_FILE_SIZE + 1).expect("a size");
+        let (directory, path) = file(&vec![b'x'; too_large], 0o600);
         let error = |path: &Path| read_secret(path).expect_err("refused");
         assert!(matches!(error(&path), CredentialError::TooLarge { .. }));
         assert!(matches!(
