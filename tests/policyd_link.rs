@@ -19,7 +19,7 @@ use execgate::model::{
     ProcessIdentity, SandboxReport, SessionDescription, SessionEndReason, SessionEvent, SessionId,
 };
 use execgate::policyd::store::open_for_reading;
-use execgate::server::{EscalationPolicy, SessionContext, SessionTerminator, Stopwatch};
+use execgate::server::{EscalationPolicy, SessionContext};
 
 /// Long enough never to be reached.
 const EVER: Duration = Duration::from_secs(120);
@@ -58,21 +58,17 @@ impl Drop for Policyd {
 }
 
 fn context() -> SessionContext {
-    SessionContext {
-        description: Arc::new(SessionDescription {
-            id: SessionId([7; 16]),
-            labels: BTreeMap::new(),
-            workdir: "/work".into(),
-            command: vec!["zsh".into()],
-            sandbox: SandboxReport {
-                backend: "none".to_owned(),
-                enforcement: Enforcement::None,
-            },
-            started_at: SystemTime::now(),
-        }),
-        stopwatch: Stopwatch::new(None),
-        terminator: SessionTerminator::default(),
-    }
+    SessionContext::new(SessionDescription {
+        id: SessionId([7; 16]),
+        labels: BTreeMap::new(),
+        workdir: "/work".into(),
+        command: vec!["zsh".into()],
+        sandbox: SandboxReport {
+            backend: "none".to_owned(),
+            enforcement: Enforcement::None,
+        },
+        started_at: SystemTime::now(),
+    })
 }
 
 fn exec(id: u64) -> InterceptedExec {

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::policy::CredentialOptions;
 use super::{Failure, OutputForm, OutputOption, SUCCESS, named_policy, place};
 use crate::link::{Endpoint, LinkCredentials};
-use crate::sys::{host, limits, process};
+use crate::sys::{host, limits, process, signal};
 
 /// Something that is needed is missing.
 const MISSING: c_int = 1;
@@ -323,6 +323,8 @@ fn policy(named: Option<&str>, credentials: &LinkCredentials) -> Finding {
             );
         }
     };
+    // A service that ends the connection must not end this.
+    signal::ignore(libc::SIGPIPE);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();

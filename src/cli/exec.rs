@@ -15,7 +15,8 @@ use super::policy::{CredentialOptions, unprepared};
 use super::startup::Startup;
 use super::{Failure, OutputForm, OutputOption, TIMED_OUT, named_policy, place};
 use crate::link::{
-    Drained, Endpoint, GateDescription, LinkOptions, OnUnavailable, PolicyLink, UserDescription,
+    Disclosure, Drained, Endpoint, GateDescription, LinkOptions, OnUnavailable, PolicyLink,
+    UserDescription,
 };
 use crate::sandbox::Sandbox;
 use crate::server::{
@@ -72,6 +73,26 @@ struct SessionOptions {
     /// How long an exec waits while a person decides
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_duration)]
     approval_timeout: Duration,
+
+    /// How long a verdict that the policy service gave for reuse is used at most; 0: each exec is asked
+    /// about
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_limit)]
+    reuse_limit: Duration,
+
+    /// Keep what matches this regular expression at home: it is replaced by <redacted:execgate> in
+    /// arguments and values before they leave the gate. Arguments are matched with a NUL between them; a
+    /// group named secret is all that is replaced. May be repeated
+    #[arg(long, value_name = "PATTERN")]
+    redact: Vec<String>,
+
+    /// The same for each line of a file that isn't empty and doesn't begin with #
+    #[arg(long, value_name = "FILE")]
+    redact_from: Option<PathBuf>,
+
+    /// An environment variable whose value a policy service gets if it asks for it; NAME* stands for all
+    /// that begin so. May be repeated [default: none, names only]
+    #[arg(long, value_name = "NAME")]
+    allow_environment: Vec<String>,
 
     /// Which patched shell: bash, zsh, or a path
     #[arg(long, value_name = "SHELL", default_value = "bash")]
@@ -220,6 +241,7 @@ struct Gate {
     wrapper: PathBuf,
     link: Arc<PolicyLink>,
     executor: Arc<Executor>,
+    reuse_limit: Duration,
 }
 
 impl Gate {
@@ -259,6 +281,7 @@ impl Gate {
             Unavailable::Deny => OnUnavailable::Deny,
             Unavailable::Run => OnUnavailable::Run,
         };
+        link.disclosure = disclosure(options)?;
         link.gate = describe();
         link.credentials = options.credentials.credentials();
         let link = PolicyLink::new(link).map_err(|error| unprepared(&error))?;
@@ -270,6 +293,7 @@ impl Gate {
             shell,
             wrapper,
             link: Arc::new(link),
+            reuse_limit: options.reuse_limit,
             executor: Arc::new(Executor {
                 sandbox,
                 streams,
@@ -295,7 +319,8 @@ impl Gate {
             .enable_all()
             .build()
             .map_err(|error| Failure::saying(format!("cannot start: {error}")))?;
-        let server = EscalateServer::new(self.shell, self.wrapper, self.link.clone());
+        let server = EscalateServer::new(self.shell, self.wrapper, self.link.clone())
+            .with_reuse_limit(self.reuse_limit);
         runtime.block_on(async {
             let cancelled = CancellationToken::new();
             let result = session(&server, self.executor.clone(), &cancelled).await;
@@ -305,6 +330,35 @@ impl Gate {
             result.map_err(|error| Failure::new(&error))
         })
     }
+}
+
+/// What of execs may leave the gate.
+fn disclosure(options: &SessionOptions) -> Result<Disclosure, Failure> {
+    let mut disclosure = Disclosure::default();
+    for pattern in &options.redact {
+        disclosure
+            .redact(pattern)
+            .map_err(|error| Failure::new(&error))?;
+    }
+    if let Some(file) = &options.redact_from {
+        let shown = file.display();
+        let lines = std::fs::read_to_string(file).map_err(|error| {
+            Failure::saying(format!("cannot read the patterns of {shown}: {error}"))
+        })?;
+        for (line, pattern) in (1..).zip(lines.lines()) {
+            if pattern.is_empty() || pattern.starts_with('#') {
+                continue;
+            }
+            disclosure.redact(pattern).map_err(|error| {
+                let error = Failure::new(&error).message;
+                Failure::saying(format!("{shown}, line {line}: {error}"))
+            })?;
+        }
+    }
+    for name in &options.allow_environment {
+        disclosure.allow_environment(name);
+    }
+    Ok(disclosure)
 }
 
 fn describe() -> GateDescription {
@@ -409,36 +463,20 @@ fn parse_label(text: &str) -> Result<(String, String), String> {
 
 /// Reads a time such as `90s`, `1h30m`, `250ms`, or a bare number of seconds.
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    const WRONG: &str = "write a time such as 90s, 10m, 1h30m or 250ms";
-    let mut total = Duration::ZERO;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        let (number, behind) = rest.split_at(digits);
-        let number: u32 = number.parse().map_err(|_| WRONG)?;
-        let letters = behind.len()
-            - behind
-                .trim_start_matches(|c: char| c.is_ascii_alphabetic())
-                .len();
-        let (unit, behind) = behind.split_at(letters);
-        let unit = match unit {
-            "ms" => Duration::from_millis(1),
-            "s" => Duration::from_secs(1),
-            "" if behind.is_empty() => Duration::from_secs(1),
-            "m" => Duration::from_secs(60),
-            "h" => Duration::from_secs(3600),
-            _ => return Err(WRONG.to_owned()),
-        };
-        total = unit
-            .checked_mul(number)
-            .and_then(|part| total.checked_add(part))
-            .ok_or(WRONG)?;
-        rest = behind;
+    let time = parse_limit(text)?;
+    if time.is_zero() {
+        return Err("no time at all is too short".to_owned());
     }
-    if total.is_zero() {
-        return Err(WRONG.to_owned());
+    Ok(time)
+}
+
+/// A time that may be zero.
+fn parse_limit(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds) => Ok(Duration::from_secs(seconds)),
+        Err(_) => humantime::parse_duration(text)
+            .map_err(|_| "write a time such as 90s, 10m, 1h30m or 250ms".to_owned()),
     }
-    Ok(total)
 }
 
 #[cfg(test)]
@@ -472,7 +510,8 @@ mod tests {
         assert_eq!(seconds("90s"), Ok(90.0));
         assert_eq!(seconds("1h30m"), Ok(5400.0));
         assert_eq!(seconds("250ms"), Ok(0.25));
-        for wrong in ["", "0", "-1s", "5 m", "1d", "s", "99999999999s", "1.5s"] {
+        assert_eq!(parse_limit("0"), Ok(Duration::ZERO));
+        for wrong in ["", "0", "-1s", "5x", "s", "99999999999999999999s", "1.5.5s"] {
             assert!(seconds(wrong).is_err(), "{wrong:?}");
         }
     }

@@ -12,7 +12,6 @@ pub(super) const GATES_OWN: &str = "EXECGATE_POLICY_";
 
 /// What the gate shows a policy service, and asks of it.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Identity")]
 pub(super) struct CredentialOptions {
     /// Certificates in PEM to trust the policy service by, instead of the system's
     #[arg(long, value_name = "FILE", env = "EXECGATE_POLICY_CA")]

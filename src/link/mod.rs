@@ -33,6 +33,7 @@ mod connector;
 mod counters;
 mod credentials;
 mod dialer;
+mod disclosure;
 mod driver;
 mod endpoint;
 mod log;
@@ -49,6 +50,7 @@ use tokio_util::task::TaskTracker;
 
 pub use counters::LinkCounters;
 pub use credentials::{CertificateFiles, LinkCredentials, Plaintext};
+pub use disclosure::{Disclosure, PatternError, REDACTED};
 pub use endpoint::{Endpoint, EndpointError, PrepareError};
 pub use options::{GateDescription, LinkOptions, OnUnavailable, UserDescription};
 pub use session::PersonWait;

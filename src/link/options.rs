@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::credentials::LinkCredentials;
+use super::disclosure::Disclosure;
 use super::endpoint::Endpoint;
 use super::log::LogBounds;
 use super::state::Bounds;
@@ -34,6 +35,8 @@ pub struct LinkOptions {
     pub most_event_bytes: usize,
     /// How long after a session's end the link goes on delivering its events; 2 seconds by default.
     pub flush_window: Duration,
+    /// What of execs leaves the gate; arguments and names of environment variables by default.
+    pub disclosure: Disclosure,
     /// How the gate describes itself.
     pub gate: GateDescription,
 }
@@ -53,6 +56,7 @@ impl LinkOptions {
             most_events: 8192,
             most_event_bytes: 32 * 1024 * 1024,
             flush_window: Duration::from_secs(2),
+            disclosure: Disclosure::default(),
             gate: GateDescription::default(),
         }
     }

@@ -1,4 +1,5 @@
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What is to be done with one intercepted exec.
 #[must_use]
@@ -60,6 +61,40 @@ pub struct Verdict {
     pub rule: String,
     /// The revision of the policy that decided; may be empty.
     pub policy_revision: String,
+    /// How it may be used again; `None`: not at all.
+    pub reuse: Option<Reuse>,
+}
+
+/// How a verdict may be used again without asking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reuse {
+    /// For how long, from its receipt.
+    pub valid_for: Duration,
+    /// For which later execs.
+    pub scope: ReuseScope,
+    /// In which sessions.
+    pub reach: ReuseReach,
+}
+
+/// Which later execs a verdict may be used for. In each case the program is the same file under the
+/// same name, and user, argument zero and the names in the environment are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReuseScope {
+    /// The same arguments in the same directory.
+    SameExec,
+    /// So many arguments, from argument one on, that are the same.
+    ArgumentPrefix(usize),
+    /// Any arguments.
+    Program,
+}
+
+/// Where a verdict may be used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReuseReach {
+    /// In the session that it was given for.
+    Session,
+    /// In every session of the gate.
+    Gate,
 }
 
 impl Verdict {
@@ -82,6 +117,7 @@ impl From<EscalationDecision> for Verdict {
             reason_code: String::new(),
             rule: String::new(),
             policy_revision: String::new(),
+            reuse: None,
         }
     }
 }
@@ -91,6 +127,8 @@ impl From<EscalationDecision> for Verdict {
 pub enum DecisionCode {
     /// A verdict said so.
     Verdict,
+    /// An earlier verdict said so, which was given for reuse.
+    Reused,
     /// No verdict came in time.
     TimedOut,
     /// The policy service couldn't be reached, or the call broke before the verdict.
@@ -111,6 +149,7 @@ impl DecisionCode {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Verdict => "verdict",
+            Self::Reused => "reused",
             Self::TimedOut => "timed-out",
             Self::Unreachable => "unreachable",
             Self::PolicyError => "policy-error",

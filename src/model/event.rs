@@ -1,10 +1,19 @@
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{ExecId, Verdict};
+use super::{ExecId, InterceptedExec, SessionId, Verdict};
 
 /// What happened in a session, apart from the questions themselves, which a policy gets to decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionEvent {
+    /// An exec is decided by an earlier verdict, which was given for reuse. Nobody is asked; what
+    /// follows is as if somebody had been.
+    ExecReused {
+        /// The exec.
+        exec: Arc<InterceptedExec>,
+        /// Which verdict it is.
+        origin: VerdictOrigin,
+    },
     /// An exec that was asked for needs no verdict any more.
     ExecWithdrawn {
         /// The exec.
@@ -51,6 +60,15 @@ pub enum SessionEvent {
         /// When.
         at: SystemTime,
     },
+}
+
+/// The exec that a verdict was given for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VerdictOrigin {
+    /// The session.
+    pub session: SessionId,
+    /// The exec.
+    pub exec: ExecId,
 }
 
 /// Why an exec was withdrawn.

@@ -12,8 +12,10 @@ mod session;
 
 pub use decision::{
     DecisionCode, EscalationDecision, EscalationExecution, EscalationPermissions, NetworkAccess,
-    Verdict,
+    Reuse, ReuseReach, ReuseScope, Verdict,
 };
-pub use event::{ExecOutcome, ExecUsage, SessionEndReason, SessionEvent, WithdrawalReason};
+pub use event::{
+    ExecOutcome, ExecUsage, SessionEndReason, SessionEvent, VerdictOrigin, WithdrawalReason,
+};
 pub use exec::{Environment, ExecId, InterceptedExec, ProcessIdentity};
 pub use session::{Enforcement, SandboxReport, SessionDescription, SessionId};

@@ -10,14 +10,21 @@ use super::text::one_line;
 use super::v1;
 use crate::model::{
     DecisionCode, EscalationDecision, EscalationExecution, EscalationPermissions, ExecId,
-    NetworkAccess, Verdict,
+    NetworkAccess, Reuse, ReuseReach, ReuseScope, Verdict,
 };
 
 /// What a policy service answered, with all text made safe for one line of a terminal.
 #[derive(Debug)]
 pub enum Answer {
     /// Options for the session.
-    Accepted(Acknowledgement),
+    Accepted {
+        /// Whether the service acknowledges events.
+        acknowledgement: Acknowledgement,
+        /// The revision of the policy in force; may be empty.
+        policy_revision: String,
+        /// Names of environment variables whose values it would like to see.
+        environment_names: Vec<Vec<u8>>,
+    },
     /// A verdict, or why it can't be acted on.
     Verdict {
         /// The exec that it is for.
@@ -36,8 +43,11 @@ pub enum Answer {
     },
     /// Events up to this sequence are stored.
     Acknowledged(u64),
-    /// Verdicts given for reuse no longer hold.
-    VerdictsForgotten,
+    /// Verdicts given for reuse no longer hold: those of this revision, or all where it is empty.
+    VerdictsForgotten {
+        /// The revision.
+        policy_revision: String,
+    },
     /// The session must end.
     Terminated {
         /// Why.
@@ -101,13 +111,21 @@ impl From<BrokenVerdict> for Verdict {
 pub fn answer(response: v1::SessionResponse) -> Result<Answer, BrokenAnswer> {
     use v1::session_response::Answer as Pb;
     Ok(match response.answer.ok_or(BrokenAnswer::Unset)? {
-        Pb::SessionAccepted(accepted) => Answer::Accepted(match accepted.event_acknowledgement() {
-            v1::EventAcknowledgement::Stored => Acknowledgement::Stored,
-            // What this version doesn't know it can't rely on.
-            v1::EventAcknowledgement::Unspecified | v1::EventAcknowledgement::None => {
-                Acknowledgement::None
-            }
-        }),
+        Pb::SessionAccepted(accepted) => Answer::Accepted {
+            acknowledgement: match accepted.event_acknowledgement() {
+                v1::EventAcknowledgement::Stored => Acknowledgement::Stored,
+                // What this version doesn't know it can't rely on.
+                v1::EventAcknowledgement::Unspecified | v1::EventAcknowledgement::None => {
+                    Acknowledgement::None
+                }
+            },
+            policy_revision: one_line(accepted.policy_revision),
+            environment_names: accepted
+                .requested_environment_names
+                .into_iter()
+                .map(Into::into)
+                .collect(),
+        },
         Pb::Verdict(verdict) => Answer::Verdict {
             exec: ExecId(verdict.exec_id),
             verdict: self::verdict(verdict),
@@ -122,7 +140,9 @@ pub fn answer(response: v1::SessionResponse) -> Result<Answer, BrokenAnswer> {
             message: one_line(pending.message),
         },
         Pb::EventsAcknowledged(acknowledged) => Answer::Acknowledged(acknowledged.through_sequence),
-        Pb::ForgetVerdicts(_) => Answer::VerdictsForgotten,
+        Pb::ForgetVerdicts(forget) => Answer::VerdictsForgotten {
+            policy_revision: one_line(forget.policy_revision),
+        },
         Pb::TerminateSession(terminate) => Answer::Terminated {
             reason: one_line(terminate.reason),
         },
@@ -173,6 +193,31 @@ fn verdict(verdict: v1::Verdict) -> Result<Verdict, BrokenVerdict> {
         reason_code: one_line(verdict.reason_code),
         rule: one_line(verdict.rule),
         policy_revision: one_line(verdict.policy_revision),
+        reuse: verdict.reuse.and_then(reuse),
+    })
+}
+
+/// How a verdict may be used again; `None` for whatever this version doesn't know: it is asked for
+/// again.
+fn reuse(reuse: v1::Reuse) -> Option<Reuse> {
+    let scope = match v1::ReuseScope::try_from(reuse.scope).ok()? {
+        v1::ReuseScope::Unspecified => return None,
+        v1::ReuseScope::SameExec => ReuseScope::SameExec,
+        v1::ReuseScope::ArgumentPrefix => {
+            ReuseScope::ArgumentPrefix(usize::try_from(reuse.argument_prefix_length).ok()?)
+        }
+        v1::ReuseScope::Program => ReuseScope::Program,
+    };
+    let reach = match v1::ReuseReach::try_from(reuse.reach).ok()? {
+        v1::ReuseReach::Unspecified | v1::ReuseReach::Session => ReuseReach::Session,
+        v1::ReuseReach::Gate => ReuseReach::Gate,
+    };
+    // A negative span fails to convert.
+    let valid_for = Duration::try_from(reuse.valid_for?).ok()?;
+    Some(Reuse {
+        valid_for,
+        scope,
+        reach,
     })
 }
 
@@ -377,7 +422,9 @@ mod tests {
                 })),
             };
             match answer(response) {
-                Ok(Answer::Accepted(acknowledgement)) => acknowledgement,
+                Ok(Answer::Accepted {
+                    acknowledgement, ..
+                }) => acknowledgement,
                 other => panic!("not accepted: {other:?}"),
             }
         };
@@ -385,6 +432,40 @@ mod tests {
         for other in [0, 1, 99] {
             assert_eq!(acknowledgement(other), Acknowledgement::None);
         }
+    }
+
+    #[test]
+    fn a_verdict_is_reusable_only_where_all_of_it_is_known() {
+        let reusable = |seconds, scope: i32, reach: i32| {
+            reuse(v1::Reuse {
+                valid_for: Some(prost_types::Duration { seconds, nanos: 0 }),
+                scope,
+                argument_prefix_length: 2,
+                reach,
+            })
+        };
+        let expected = |scope, reach| {
+            Some(Reuse {
+                valid_for: Duration::from_secs(5),
+                scope,
+                reach,
+            })
+        };
+        let session = ReuseReach::Session;
+        assert_eq!(reusable(5, 1, 0), expected(ReuseScope::SameExec, session));
+        assert_eq!(
+            reusable(5, 2, 1),
+            expected(ReuseScope::ArgumentPrefix(2), session)
+        );
+        assert_eq!(
+            reusable(5, 3, 2),
+            expected(ReuseScope::Program, ReuseReach::Gate)
+        );
+        assert_eq!(reusable(5, 0, 1), None);
+        assert_eq!(reusable(5, 99, 1), None);
+        assert_eq!(reusable(5, 1, 99), None);
+        assert_eq!(reusable(-5, 1, 1), None);
+        assert_eq!(reuse(v1::Reuse::default()), None);
     }
 
     #[test]

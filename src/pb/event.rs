@@ -18,6 +18,19 @@ const USUAL_NAME_LENGTH: usize = 16;
 /// The question for a verdict on `exec`. Its sequence is left unset.
 #[must_use]
 pub fn exec_requested(exec: &InterceptedExec, time_allowed: Duration) -> v1::SessionRequest {
+    let question = v1::ExecRequested {
+        deadline: exec
+            .asked_at
+            .checked_add(time_allowed)
+            .map(prost_types::Timestamp::from),
+        time_allowed: Some(duration(time_allowed)),
+        ..exec_described(exec)
+    };
+    request(exec.asked_at, Event::ExecRequested(question))
+}
+
+/// All that is said of an exec, with no time for a verdict.
+fn exec_described(exec: &InterceptedExec) -> v1::ExecRequested {
     let file = exec.file.as_os_str().as_bytes();
     let workdir = exec.workdir.as_os_str().as_bytes();
 
@@ -53,7 +66,7 @@ pub fn exec_requested(exec: &InterceptedExec, time_allowed: Duration) -> v1::Ses
             .collect()
     };
 
-    let question = v1::ExecRequested {
+    v1::ExecRequested {
         exec_id: exec.id.0,
         file,
         workdir,
@@ -66,13 +79,11 @@ pub fn exec_requested(exec: &InterceptedExec, time_allowed: Duration) -> v1::Ses
             group_id: exec.process.gid,
         }),
         parent_exec_id: exec.parent.map_or(0, |parent| parent.0),
-        deadline: exec
-            .asked_at
-            .checked_add(time_allowed)
-            .map(prost_types::Timestamp::from),
-        time_allowed: Some(duration(time_allowed)),
-    };
-    request(exec.asked_at, Event::ExecRequested(question))
+        deadline: None,
+        time_allowed: None,
+        redacted_arguments: Vec::new(),
+        environment_variables: Vec::new(),
+    }
 }
 
 /// The first message of a session's first call. Its sequence is left unset.
@@ -123,6 +134,14 @@ pub fn resumed(
 #[must_use]
 pub fn session_event(event: SessionEvent) -> v1::SessionRequest {
     match event {
+        SessionEvent::ExecReused { exec, origin } => {
+            let reused = v1::ExecReused {
+                exec: Some(exec_described(&exec)),
+                verdict_session_id: origin.session.to_string(),
+                verdict_exec_id: origin.exec.0,
+            };
+            request(exec.asked_at, Event::ExecReused(reused))
+        }
         SessionEvent::ExecWithdrawn { exec, reason, at } => exec_withdrawn(exec, reason, at),
         SessionEvent::ExecDecided {
             exec,
@@ -228,6 +247,7 @@ fn exec_decided(exec: ExecId, verdict: Verdict, waited: Duration) -> v1::ExecDec
     };
     let code = match verdict.code {
         DecisionCode::Verdict => v1::DecisionCode::Verdict,
+        DecisionCode::Reused => v1::DecisionCode::Reused,
         DecisionCode::TimedOut => v1::DecisionCode::TimedOut,
         DecisionCode::Unreachable => v1::DecisionCode::Unreachable,
         DecisionCode::PolicyError => v1::DecisionCode::PolicyError,

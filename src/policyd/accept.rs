@@ -116,11 +116,9 @@ impl Entrance {
             let accepted = listener.accept().await;
             match accepted.and_then(|(stream, _)| Ok((stream.peer_cred()?.uid(), stream))) {
                 Ok((user, stream)) => {
-                    let address = format_args!("a process of the user {user}").to_string();
-                    if !self.demands.users.contains(&user) {
-                        refuse(&address, &Refusal::User(user));
-                    } else if let Some(admitted) = self.admit(Origin::User(user), &address) {
-                        tokio::spawn(self.clone().open_unix(stream, user, admitted));
+                    let address = format!("a process of the user {user}");
+                    if let Some(admitted) = self.admit(Origin::User(user), &address) {
+                        tokio::spawn(self.clone().open_unix(stream, user, address, admitted));
                     }
                 }
                 Err(error) => pause(&error).await,
@@ -170,10 +168,21 @@ impl Entrance {
         }
     }
 
-    async fn open_unix(self, stream: UnixStream, user: u32, admitted: Admitted<Origin>) {
+    async fn open_unix(
+        self,
+        stream: UnixStream,
+        user: u32,
+        address: String,
+        admitted: Admitted<Origin>,
+    ) {
+        let proven = if self.demands.users.contains(&user) {
+            Proof::User(GateIdentity::uid(user))
+        } else {
+            Proof::Stranger
+        };
         let peer = Peer {
-            proven: Some(Proof::User(GateIdentity::uid(user))),
-            address: format!("a process of the user {user}").into(),
+            proven: Some(proven),
+            address: address.into(),
         };
         let mut stream = Stream::Unix(stream);
         match tokio::time::timeout(OPENING_PATIENCE, read_preface(&mut stream)).await {

@@ -743,6 +743,7 @@ fn json_of(row: &Row<'_>) -> rusqlite::Result<Value> {
         .and_then(|payload| v1::SessionRequest::decode(&payload[..]).ok())
         .and_then(|request| match request.event {
             Some(v1::session_request::Event::ExecRequested(exec)) => Some(exec),
+            Some(v1::session_request::Event::ExecReused(reused)) => reused.exec,
             _ => None,
         });
     if let Some(request) = &request {

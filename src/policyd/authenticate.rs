@@ -35,15 +35,22 @@ impl Authentication {
     fn caller(&self, request: &Request<()>) -> Result<Caller, &'static str> {
         let peer = request.extensions().get::<Peer>();
         let proven = peer.and_then(|peer| peer.proven.clone());
-        if proven == Some(Proof::Nameless) {
-            return Err(
-                "the gate's certificate has neither a URI nor a DNS name (subjectAltName) to be known by",
-            );
-        }
+        let certificate = match &proven {
+            Some(Proof::Nameless) => {
+                return Err(
+                    "the gate's certificate has neither a URI nor a DNS name (subjectAltName) to be known by",
+                );
+            }
+            Some(Proof::Stranger) => {
+                return Err("the user of the gate's process isn't one that may connect here");
+            }
+            Some(Proof::Certificate(gate)) => Some(gate.clone()),
+            Some(Proof::User(_)) | None => None,
+        };
         let Some(tokens) = &self.tokens else {
             let gate = match proven {
                 Some(Proof::Certificate(gate) | Proof::User(gate)) => gate,
-                Some(Proof::Nameless) | None => GateIdentity::anonymous(),
+                _ => GateIdentity::anonymous(),
             };
             return Ok(Caller { gate, token: None });
         };
@@ -53,18 +60,18 @@ impl Authentication {
                 let digest = bearer(shown.as_encoded_bytes())?;
                 let owner = tokens.borrow().owner(digest).cloned();
                 let owner = owner.ok_or("the token isn't one that the policy service knows")?;
-                Ok(match proven {
-                    Some(Proof::Certificate(gate)) => Caller { gate, token: None },
-                    _ => Caller {
+                Ok(match certificate {
+                    Some(gate) => Caller { gate, token: None },
+                    None => Caller {
                         gate: owner,
                         token: Some(digest),
                     },
                 })
             }
             (Some(_), Some(_)) => Err("it has more than one authorization"),
-            (None, _) => match proven {
-                Some(Proof::Certificate(gate)) => Ok(Caller { gate, token: None }),
-                _ => Err("the policy service asks for a token, and the gate shows none"),
+            (None, _) => match certificate {
+                Some(gate) => Ok(Caller { gate, token: None }),
+                None => Err("the policy service asks for a token, and the gate shows none"),
             },
         }
     }
@@ -143,6 +150,7 @@ mod tests {
         );
         assert_eq!(caller(true, certificate(), &[]), is("dns:gate.example"));
         for tokens in [false, true] {
+            assert!(caller(tokens, Some(Proof::Stranger), &["Bearer t"]).is_err());
             assert!(caller(tokens, Some(Proof::Nameless), &["Bearer t"]).is_err());
         }
         // A user's processes are many, sandboxed ones among them.

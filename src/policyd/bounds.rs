@@ -69,6 +69,9 @@ pub(super) fn excess(event: &Event) -> Option<&'static str> {
             _ => None,
         },
         Event::SessionEnded(ended) => text(&ended.detail).then_some("detail"),
+        Event::ExecReused(reused) => {
+            name(&reused.verdict_session_id).then_some("verdict_session_id")
+        }
         Event::ExecRequested(_) | Event::ExecWithdrawn(_) | Event::EventsLost(_) => None,
     }
 }

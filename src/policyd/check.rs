@@ -11,7 +11,9 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use super::identity::GateIdentity;
-use super::rules::{Answer, ExecFacts, Rules, RulesError, Ruling, SessionFacts, UserFacts};
+use super::rules::{
+    Answer, ExecFacts, OpinionReuseScope, Rules, RulesError, Ruling, SessionFacts, UserFacts,
+};
 use super::text;
 use crate::model::{
     EscalationDecision, EscalationExecution, ExecId, NetworkAccess, ProcessIdentity,
@@ -283,6 +285,9 @@ fn write_text(
             writeln!(out, "{what:<10}{}", shown(words))?;
         }
     }
+    if let Some(reuse) = ruling.reuse {
+        writeln!(out, "reuse     {reuse}")?;
+    }
     writeln!(out, "revision  {}", rules.revision())?;
     if let Some(note) = rules.overlooked(facts.file) {
         writeln!(out, "note      {note}")?;
@@ -373,6 +378,13 @@ fn write_json(
         "reason": ruling.reason,
         "reason_code": ruling.reason_code,
         "rule": ruling.rule,
+        "reuse": ruling.reuse.map(|reuse| {
+            let (scope, arguments) = match reuse.scope {
+                OpinionReuseScope::Exec => ("exec", None),
+                OpinionReuseScope::Prefix(length) => ("prefix", Some(length)),
+            };
+            json!({"seconds": reuse.valid_for.as_secs_f64(), "scope": scope, "arguments": arguments})
+        }),
         "rules_revision": rules.revision(),
         "note": rules.overlooked(facts.file),
         "matched": matched,

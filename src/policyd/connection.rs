@@ -39,8 +39,6 @@ pub(super) enum Refusal {
     NoHttp2,
     #[error("the TLS handshake failed: {}", handshake_failure(.0))]
     Handshake(#[source] io::Error),
-    #[error("its process is of the user {0}, which isn't allowed here: see --allow-uid")]
-    User(u32),
 }
 
 /// What the handshake's failure means here.
@@ -82,6 +80,8 @@ pub(super) enum Proof {
     /// A certificate that names nobody.
     Nameless,
     User(GateIdentity),
+    /// A user whose processes may not connect.
+    Stranger,
 }
 
 /// Whose connections are counted together.

@@ -122,8 +122,8 @@ impl<S: Source> Followed<S> {
                     tracing::info!("the {name} are as they were: {now}");
                 } else {
                     tracing::info!("new {name} are in force: {now}; before: {before}");
+                    self.in_force.send_replace(Arc::new(value));
                 }
-                self.in_force.send_replace(Arc::new(value));
             }
             Err(error) => {
                 tracing::error!(

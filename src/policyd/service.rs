@@ -27,7 +27,9 @@ use super::authenticate::Caller;
 use super::bounds;
 use super::identity::GateIdentity;
 use super::owners::Owners;
-use super::rules::{ExecFacts, Rules, Ruling, SessionFacts, UserFacts};
+use super::rules::{
+    ExecFacts, OpinionReuse, OpinionReuseScope, Rules, Ruling, SessionFacts, UserFacts,
+};
 use super::store::{Journal, Store};
 use super::throttle::Throttle;
 use super::tokens::{TokenDigest, Tokens};
@@ -252,6 +254,10 @@ impl Call {
         loop {
             tokio::select! {
                 () = self.setting.stopping.cancelled() => return Err(stopping().into()),
+                // The gate keeps verdicts of the rules that were, and may have no reason to ask.
+                Ok(()) = self.setting.rules.changed() => {
+                    self.answer(Answer::ForgetVerdicts(v1::ForgetVerdicts::default())).await?;
+                }
                 Ok(()) = progress.changed() => {
                     let (through, owner) = {
                         let progress = progress.borrow_and_update();
@@ -315,7 +321,8 @@ impl Call {
             .into()),
             // Facts for the record. Verdicts are given at once, so there is none to withdraw.
             Some(
-                Event::ExecWithdrawn(_)
+                Event::ExecReused(_)
+                | Event::ExecWithdrawn(_)
                 | Event::ExecDecided(_)
                 | Event::ExecFinished(_)
                 | Event::SessionEnded(_)
@@ -476,6 +483,7 @@ fn verdict(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> v
         decision,
         reason_code,
         rule,
+        reuse,
         ..
     } = ruling;
     v1::Verdict {
@@ -484,7 +492,24 @@ fn verdict(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> v
         reason_code,
         rule,
         policy_revision: rules.revision().to_owned(),
-        reuse: None,
+        reuse: reuse.map(reuse_message),
+    }
+}
+
+fn reuse_message(OpinionReuse { valid_for, scope }: OpinionReuse) -> v1::Reuse {
+    let (scope, length) = match scope {
+        OpinionReuseScope::Exec => (v1::ReuseScope::SameExec, 0),
+        OpinionReuseScope::Prefix(length) => (
+            v1::ReuseScope::ArgumentPrefix,
+            u32::try_from(length).unwrap_or(u32::MAX),
+        ),
+    };
+    v1::Reuse {
+        valid_for: valid_for.try_into().ok(),
+        scope: scope.into(),
+        argument_prefix_length: length,
+        // Rules may look at the session's labels, user and directory.
+        reach: v1::ReuseReach::Session.into(),
     }
 }
 

@@ -11,6 +11,7 @@ use super::executor::{
     ExecParams, ExecResult, ExecutorError, Login, ShellCommand, ShellCommandExecutor,
 };
 use super::policy::EscalationPolicy;
+use super::reuse::GateVerdicts;
 use super::session::{EscalationSession, Start, WrapperAlias};
 use super::stopwatch::Stopwatch;
 use crate::model::{
@@ -24,7 +25,12 @@ pub struct EscalateServer {
     wrapper: PathBuf,
     policy: Arc<dyn EscalationPolicy>,
     alias: WrapperAlias,
+    verdicts: GateVerdicts,
+    reuse_limit: Duration,
 }
+
+/// How long a verdict that was given for reuse is used at most, unless the gate's owner says otherwise.
+pub const REUSE_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Why a session couldn't be started or a command not be run.
 #[derive(Debug, thiserror::Error)]
@@ -84,7 +90,16 @@ impl EscalateServer {
             wrapper: wrapper.into(),
             policy,
             alias: WrapperAlias::None,
+            verdicts: GateVerdicts::default(),
+            reuse_limit: REUSE_LIMIT,
         }
+    }
+
+    /// How long a verdict that was given for reuse is used at most; zero: each exec is asked about.
+    #[must_use]
+    pub fn with_reuse_limit(mut self, longest: Duration) -> Self {
+        self.reuse_limit = longest;
+        self
     }
 
     /// Whether sessions' environments have the wrapper's older name too.
@@ -125,6 +140,8 @@ impl EscalateServer {
             alias: self.alias,
             stopwatch: Stopwatch::new(params.timeout),
             parent: parent.clone(),
+            verdicts: self.verdicts.clone(),
+            reuse_limit: self.reuse_limit,
         })
     }
 

@@ -21,16 +21,18 @@ mod executor;
 mod intercept;
 mod policy;
 mod request;
+mod reuse;
 mod session;
 mod stopwatch;
 mod tracker;
 
-pub use escalate::{EscalateServer, ServerError, SessionParams};
+pub use escalate::{EscalateServer, REUSE_LIMIT, ServerError, SessionParams};
 pub use executor::{
     EscalatedExec, ExecParams, ExecResult, ExecutorError, Login, PreparedExec, ShellCommand,
     ShellCommandExecutor, ShellOutput, VerdictCounts,
 };
 pub use policy::{BoxFuture, EscalationPolicy, PolicyError, SessionContext, SessionTerminator};
+pub use reuse::{Forgotten, ReusableVerdicts};
 pub use session::{EscalationSession, WrapperAlias};
 pub use stopwatch::{Pause, Stopwatch};
 

@@ -1,10 +1,12 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::Stopwatch;
+use super::reuse::GateVerdicts;
+use super::{ReusableVerdicts, Stopwatch};
 use crate::model::{InterceptedExec, SessionDescription, SessionEvent, Verdict};
 
 /// A boxed future that may borrow.
@@ -15,7 +17,9 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// Only [`decide`](Self::decide) has to be written. A session ends by
 /// [`SessionEvent::SessionEnded`], after which nothing is asked or told.
 pub trait EscalationPolicy: Send + Sync + 'static {
-    /// Decides one exec, however long that takes. Execs are decided concurrently.
+    /// Decides one exec, however long that takes. Execs are decided concurrently. An exec to which an
+    /// earlier verdict applies that was given for [`Reuse`](crate::model::Reuse) isn't asked about: the
+    /// policy is told of it by [`SessionEvent::ExecReused`].
     ///
     /// The future is dropped when the exec is withdrawn: the asker died, or the session ended.
     ///
@@ -55,6 +59,26 @@ pub struct SessionContext {
     pub stopwatch: Stopwatch,
     /// Ends the session.
     pub terminator: SessionTerminator,
+    /// The verdicts that were given for reuse. A policy whose rules change has them forgotten.
+    pub verdicts: ReusableVerdicts,
+}
+
+impl SessionContext {
+    /// Of a session that no server has started, for using a policy by itself: without a time limit, and
+    /// no verdict is used again.
+    #[must_use]
+    pub fn new(description: SessionDescription) -> Self {
+        Self {
+            verdicts: ReusableVerdicts::new(
+                description.id,
+                GateVerdicts::default(),
+                Duration::ZERO,
+            ),
+            description: Arc::new(description),
+            stopwatch: Stopwatch::new(None),
+            terminator: SessionTerminator::default(),
+        }
+    }
 }
 
 /// Ends a session from the policy's side, once.

@@ -239,10 +239,20 @@ impl<'a> Request<'a> {
         };
         let over = self.shared.over.clone();
         let policy = self.shared.policy.clone();
+        let verdicts = self.shared.context.verdicts.clone();
+        if let Some((verdict, origin)) = verdicts.find(&exec, self.pidfd.as_ref()) {
+            policy.observe(SessionEvent::ExecReused { exec, origin });
+            return Input::Decided(verdict);
+        }
+        let asked = verdicts.age();
         tokio::select! {
             biased;
             () = over.cancelled() => self.session_over(),
-            verdict = policy.decide(&exec) => Input::Decided(denied_on_error(verdict)),
+            verdict = policy.decide(&exec) => {
+                let verdict = denied_on_error(verdict);
+                verdicts.keep(&exec, self.pidfd.as_ref(), &verdict, asked);
+                Input::Decided(verdict)
+            }
             frame = self.connection.receive() => match frame {
                 // A wrapper has nothing to say now.
                 Ok(_) | Err(_) => Input::AskerGone,

@@ -16,6 +16,7 @@ use super::connection::Connection;
 use super::executor::{ShellCommandExecutor, VerdictCounts};
 use super::policy::{EscalationPolicy, SessionContext, SessionTerminator};
 use super::request;
+use super::reuse::{GateVerdicts, ReusableVerdicts};
 use super::tracker::ProcessTracker;
 use super::{ServerError, Stopwatch};
 use crate::model::{
@@ -127,6 +128,8 @@ pub(super) struct Start {
     pub(super) alias: WrapperAlias,
     pub(super) stopwatch: Stopwatch,
     pub(super) parent: CancellationToken,
+    pub(super) verdicts: GateVerdicts,
+    pub(super) reuse_limit: Duration,
 }
 
 impl EscalationSession {
@@ -137,6 +140,11 @@ impl EscalationSession {
             .map_err(ServerError::Socket)?;
         let server = readiness::watch(server, Interest::READABLE).map_err(ServerError::Socket)?;
         let context = SessionContext {
+            verdicts: ReusableVerdicts::new(
+                start.description.id,
+                start.verdicts,
+                start.reuse_limit,
+            ),
             description: Arc::new(start.description),
             stopwatch: start.stopwatch,
             terminator: SessionTerminator::default(),

@@ -22,6 +22,8 @@ pub mod host;
 #[cfg(feature = "full")]
 pub mod limits;
 #[cfg(feature = "full")]
+pub mod program;
+#[cfg(feature = "full")]
 pub mod random;
 #[cfg(feature = "full")]
 pub mod readiness;

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use crate::machine::Shell;
 use crate::peer::Peer;
 use crate::process::{self, Done, EXECGATE, Running};
+use crate::relay::Relay;
 use crate::service::Policyd;
 
 /// What of the environment is the same wherever the tests run.
@@ -124,6 +125,13 @@ impl Gate {
     pub(crate) fn option<const N: usize>(mut self, options: [&str; N]) -> Self {
         self.options.extend(options.map(str::to_owned));
         self
+    }
+
+    /// With a relay before the policy service, which sees all that the gate sends it.
+    pub(crate) fn through_a_relay(mut self) -> (Self, Relay) {
+        let relay = Relay::start(&self.url);
+        self.url.clone_from(&relay.url);
+        (self, relay)
     }
 
     /// A path in the scenario's own directory, which has `home` and `work`.

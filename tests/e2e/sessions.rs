@@ -196,7 +196,7 @@ fn captured_output_is_bounded_and_says_so(shell: &Shell) {
     const MOST: usize = 64 << 20;
     let gate = Gate::with_rules(shell, RULES).option(["--output", "json"]);
     // A builtin writes it, so that it is the shell's own output.
-    let done = gate.exec(&format!("printf '%0{}d' 0; echo last >&2", MOST + 1));
+    let done = gate.exec(format!("printf '%0{}d' 0; echo last >&2", MOST + 1));
     let result: Value = serde_json::from_slice(&done.exits(0).stdout).expect("JSON");
     assert_eq!(result["truncated"], true);
     assert_eq!(result["stdout"].as_str().map(str::len), Some(MOST));

@@ -144,7 +144,7 @@ impl Service {
         let began = Instant::now();
         while !self.log().contains(text) {
             assert!(
-                began.elapsed() < PATIENCE,
+                began.elapsed() < PATIENCE / 4,
                 "no {text:?} in:\n{}",
                 self.log()
             );

@@ -10,7 +10,7 @@ use execgate::model::{
     ProcessIdentity, SandboxReport, SessionDescription, SessionEndReason, SessionEvent, SessionId,
     Verdict,
 };
-use execgate::server::{EscalationPolicy, SessionContext, SessionTerminator, Stopwatch};
+use execgate::server::{EscalationPolicy, SessionContext};
 use tokio::task::JoinHandle;
 
 /// Long enough never to be reached in a test.
@@ -117,21 +117,17 @@ impl Asked {
 }
 
 pub(crate) fn context(session: u8) -> SessionContext {
-    SessionContext {
-        description: Arc::new(SessionDescription {
-            id: SessionId([session; 16]),
-            labels: BTreeMap::from([("team".to_owned(), "blue".to_owned())]),
-            workdir: "/work".into(),
-            command: vec!["zsh".into()],
-            sandbox: SandboxReport {
-                backend: "none".to_owned(),
-                enforcement: Enforcement::None,
-            },
-            started_at: SystemTime::now(),
-        }),
-        stopwatch: Stopwatch::new(None),
-        terminator: SessionTerminator::default(),
-    }
+    SessionContext::new(SessionDescription {
+        id: SessionId([session; 16]),
+        labels: BTreeMap::from([("team".to_owned(), "blue".to_owned())]),
+        workdir: "/work".into(),
+        command: vec!["zsh".into()],
+        sandbox: SandboxReport {
+            backend: "none".to_owned(),
+            enforcement: Enforcement::None,
+        },
+        started_at: SystemTime::now(),
+    })
 }
 
 pub(crate) fn exec_of(exec: u64) -> InterceptedExec {

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use crate::model::{EscalationExecution, NetworkAccess};
 
 /// What one rule says of an exec.
@@ -66,4 +68,40 @@ pub struct Opinion {
     pub justification: Option<String>,
     /// Its author's stable name for the reason; may be empty.
     pub reason_code: String,
+    /// How the answer may be used again; `None`: not at all.
+    pub reuse: Option<OpinionReuse>,
+}
+
+/// How an answer may be used again, in the session that it was given in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpinionReuse {
+    /// For how long.
+    pub valid_for: Duration,
+    /// For which execs.
+    pub scope: OpinionReuseScope,
+}
+
+/// For which later execs an answer may be used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpinionReuseScope {
+    /// The same command in the same directory.
+    Exec,
+    /// The same program, and so many first arguments that are the same.
+    Prefix(usize),
+}
+
+impl std::fmt::Display for OpinionReuse {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let time = humantime::format_duration(self.valid_for);
+        match self.scope {
+            OpinionReuseScope::Exec => write!(formatter, "{time}, for the same command"),
+            OpinionReuseScope::Prefix(0) => write!(formatter, "{time}, for the same program"),
+            OpinionReuseScope::Prefix(length) => {
+                write!(
+                    formatter,
+                    "{time}, for the same program and {length} first arguments"
+                )
+            }
+        }
+    }
 }

@@ -83,6 +83,7 @@ impl Decide {
                     answer: Answer::Deny,
                     justification: Some(format!("the policy's decide() failed: {what}")),
                     reason_code: CODE_DECIDE_FAILED.to_owned(),
+                    reuse: None,
                 });
             }
         };
@@ -93,6 +94,7 @@ impl Decide {
             answer: given.answer,
             justification: given.justification,
             reason_code: given.reason_code.unwrap_or_default(),
+            reuse: given.reuse,
         })
     }
 

@@ -14,7 +14,7 @@ use starlark::values::structs::{AllocStruct, StructRef};
 use starlark::values::tuple::UnpackTuple;
 use starlark::values::{Heap, Value};
 
-use super::answer::Answer;
+use super::answer::{Answer, OpinionReuse, OpinionReuseScope};
 use super::prefix::Alternatives;
 use crate::model::{EscalationExecution, EscalationPermissions, NetworkAccess};
 use crate::policyd::text;
@@ -70,6 +70,7 @@ pub(super) struct DraftRule {
     pub(super) justification: Option<String>,
     pub(super) name: Option<String>,
     pub(super) reason_code: Option<String>,
+    pub(super) reuse: Option<OpinionReuse>,
     pub(super) matching: Vec<Vec<String>>,
     pub(super) not_matching: Vec<Vec<String>>,
 }
@@ -105,6 +106,7 @@ pub(super) struct GivenAnswer {
     pub(super) justification: Option<String>,
     pub(super) reason_code: Option<String>,
     pub(super) name: Option<String>,
+    pub(super) reuse: Option<OpinionReuse>,
 }
 
 /// Adds a declaration to the file that is being loaded.
@@ -162,6 +164,63 @@ fn said(what: &str, given: Option<NoneOr<String>>) -> anyhow::Result<Option<Stri
             Err(anyhow!("{what} is empty: say it, or leave it out"))
         }
         words => Ok(words),
+    }
+}
+
+/// The longest that an answer may be said to hold.
+const MAX_REUSE: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+
+/// How long an answer may be used again.
+fn reuse_of(given: Option<NoneOr<String>>) -> anyhow::Result<Option<std::time::Duration>> {
+    let Some(time) = given.and_then(NoneOr::into_option) else {
+        return Ok(None);
+    };
+    match humantime::parse_duration(&time) {
+        Ok(time) if time.is_zero() => Err(anyhow!("reuse is no time at all: leave it out")),
+        Ok(time) if time > MAX_REUSE => Err(anyhow!(
+            "reuse is {time:?}, and can be 24h at most: shorten it"
+        )),
+        Ok(time) => Ok(Some(time)),
+        Err(_) => Err(anyhow!(
+            "reuse is {time:?}: write a time such as \"90s\", \"10m\" or \"1h30m\""
+        )),
+    }
+}
+
+fn reuse_for_exec(time: Option<std::time::Duration>) -> Option<OpinionReuse> {
+    time.map(|valid_for| OpinionReuse {
+        valid_for,
+        scope: OpinionReuseScope::Exec,
+    })
+}
+
+fn prefix_reuse(
+    time: Option<NoneOr<String>>,
+    scope: Option<NoneOr<String>>,
+    answer: &Answer,
+    arguments: usize,
+) -> anyhow::Result<Option<OpinionReuse>> {
+    let time = reuse_of(time)?;
+    let scope = scope.and_then(NoneOr::into_option);
+    let scope = match scope.as_deref() {
+        None | Some("exec") => OpinionReuseScope::Exec,
+        Some("prefix") => OpinionReuseScope::Prefix(arguments),
+        Some(other) => {
+            return Err(anyhow!(
+                "reuse_scope is {other:?}: write \"exec\" for the same command in the same directory, or \
+                 \"prefix\" for all that the pattern matches with the same first words"
+            ));
+        }
+    };
+    match time {
+        None if scope != OpinionReuseScope::Exec => Err(anyhow!(
+            "reuse_scope is given without reuse: say for how long, as in reuse = \"10m\""
+        )),
+        Some(_) if *answer == Answer::Prompt => Err(anyhow!(
+            "reuse is given with the decision \"prompt\": the person who is asked says what holds, \
+             leave it out"
+        )),
+        time => Ok(time.map(|valid_for| OpinionReuse { valid_for, scope })),
     }
 }
 
@@ -341,6 +400,7 @@ pub(super) fn given_answer(value: Value<'_>) -> anyhow::Result<Option<GivenAnswe
             justification: None,
             reason_code: None,
             name: None,
+            reuse: None,
         }));
     }
     let Some(fields) = answer_fields(value, "answer") else {
@@ -363,6 +423,7 @@ pub(super) fn given_answer(value: Value<'_>) -> anyhow::Result<Option<GivenAnswe
         justification: words("reason"),
         reason_code: words("reason_code"),
         name: words("name"),
+        reuse: reuse_for_exec(reuse_of(words("reuse").map(NoneOr::Other))?),
     }))
 }
 
@@ -372,8 +433,9 @@ fn answer_value<'v>(
     heap: Heap<'v>,
     decision: &str,
     execution: Option<Value<'v>>,
-    (reason, reason_code, name): (Words, Words, Words),
+    (reason, reason_code, name, reuse): (Words, Words, Words, Words),
 ) -> anyhow::Result<Value<'v>> {
+    reuse_of(reuse.clone())?;
     let words = |what: &str, given: Words| -> anyhow::Result<Value<'v>> {
         Ok(said(what, given)?.map_or_else(Value::new_none, |words| heap.alloc(words)))
     };
@@ -384,6 +446,7 @@ fn answer_value<'v>(
         ("reason", words("reason", reason)?),
         ("reason_code", words("reason_code", reason_code)?),
         ("name", words("name", name)?),
+        ("reuse", words("reuse", reuse)?),
     ])))
 }
 
@@ -395,9 +458,10 @@ fn answers(builder: &mut GlobalsBuilder) {
         reason: Option<NoneOr<String>>,
         #[starlark(require = named)] reason_code: Option<NoneOr<String>>,
         #[starlark(require = named)] name: Option<NoneOr<String>>,
+        #[starlark(require = named)] reuse: Option<NoneOr<String>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
-        answer_value(heap, "run", None, (reason, reason_code, name))
+        answer_value(heap, "run", None, (reason, reason_code, name, reuse))
     }
 
     /// Runs the command outside the session's sandbox.
@@ -406,12 +470,18 @@ fn answers(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] execution: Option<Value<'v>>,
         #[starlark(require = named)] reason_code: Option<NoneOr<String>>,
         #[starlark(require = named)] name: Option<NoneOr<String>>,
+        #[starlark(require = named)] reuse: Option<NoneOr<String>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
         if let Some(execution) = execution {
             execution_of(execution)?;
         }
-        answer_value(heap, "escalate", execution, (reason, reason_code, name))
+        answer_value(
+            heap,
+            "escalate",
+            execution,
+            (reason, reason_code, name, reuse),
+        )
     }
 
     /// Asks a person.
@@ -421,7 +491,7 @@ fn answers(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] name: Option<NoneOr<String>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
-        answer_value(heap, "prompt", None, (reason, reason_code, name))
+        answer_value(heap, "prompt", None, (reason, reason_code, name, None))
     }
 
     /// Refuses the command.
@@ -429,9 +499,10 @@ fn answers(builder: &mut GlobalsBuilder) {
         reason: Option<NoneOr<String>>,
         #[starlark(require = named)] reason_code: Option<NoneOr<String>>,
         #[starlark(require = named)] name: Option<NoneOr<String>>,
+        #[starlark(require = named)] reuse: Option<NoneOr<String>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
-        answer_value(heap, "deny", None, (reason, reason_code, name))
+        answer_value(heap, "deny", None, (reason, reason_code, name, reuse))
     }
 
     /// A confinement for escalated commands.
@@ -471,6 +542,8 @@ fn declarations(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] execution: Option<NoneOr<Value<'v>>>,
         #[starlark(require = named)] name: Option<NoneOr<String>>,
         #[starlark(require = named)] reason_code: Option<NoneOr<String>>,
+        #[starlark(require = named)] reuse: Option<NoneOr<String>>,
+        #[starlark(require = named)] reuse_scope: Option<NoneOr<String>>,
         eval: &mut Evaluator<'v, '_, '_>,
     ) -> anyhow::Result<NoneType> {
         let decision = decision.and_then(NoneOr::into_option);
@@ -499,10 +572,13 @@ fn declarations(builder: &mut GlobalsBuilder) {
                 "pattern begins with an empty word: name the program"
             ));
         }
+        let arguments: Vec<_> = elements.collect();
+        let reuse = prefix_reuse(reuse, reuse_scope, &answer, arguments.len())?;
         let rule = DraftRule {
             place: place(eval),
             programs,
-            arguments: elements.collect(),
+            arguments,
+            reuse,
             answer,
             justification: said("justification", justification)?,
             name: said("name", name)?,

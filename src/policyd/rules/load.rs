@@ -9,7 +9,7 @@ use starlark::environment::Module;
 use starlark::eval::Evaluator;
 use starlark::syntax::AstModule;
 
-use super::answer::Opinion;
+use super::answer::{Opinion, OpinionReuseScope};
 use super::decide::Decide;
 use super::error::RulesError;
 use super::language::{self, Draft, DraftRule, Place};
@@ -167,20 +167,25 @@ fn finish(
     let programs = TrustedPrograms {
         declared: draft.host_executables,
     };
+    let invalid_at = |Place { line, column }: Place| {
+        move |what| RulesError::Invalid {
+            file: file.to_owned(),
+            line,
+            column,
+            what,
+        }
+    };
     let mut rules = Vec::with_capacity(draft.rules.len());
+    let mut places = Vec::with_capacity(draft.rules.len());
     for draft in draft.rules {
         let place = draft.place;
         let (rule, matching, not_matching) = prefix_rule(file, draft);
-        check_examples(&programs, &rule, &matching, &not_matching).map_err(|what| {
-            let Place { line, column } = place;
-            RulesError::Invalid {
-                file: file.to_owned(),
-                line,
-                column,
-                what,
-            }
-        })?;
+        check_examples(&programs, &rule, &matching, &not_matching).map_err(invalid_at(place))?;
         rules.push(rule);
+        places.push(place);
+    }
+    for (rule, place) in rules.iter().zip(places) {
+        check_reuse(rule, &rules, decide.as_ref()).map_err(invalid_at(place))?;
     }
     let fallback = draft.fallback.map(|fallback| {
         let place = place_name(file, fallback.place.line);
@@ -193,6 +198,7 @@ fn finish(
             reason_code: fallback
                 .reason_code
                 .unwrap_or_else(|| CODE_NO_MATCH.to_owned()),
+            reuse: None,
         })
     });
     Ok(Rules {
@@ -202,6 +208,36 @@ fn finish(
         decide,
         fallback,
     })
+}
+
+/// An answer that holds for a whole prefix must be the answer to whatever begins with it.
+fn check_reuse(
+    rule: &PrefixRule,
+    rules: &[PrefixRule],
+    decide: Option<&Decide>,
+) -> Result<(), String> {
+    let is_for_prefix = rule
+        .opinion
+        .reuse
+        .is_some_and(|reuse| reuse.scope != OpinionReuseScope::Exec);
+    if !is_for_prefix {
+        return Ok(());
+    }
+    if decide.is_some() {
+        return Err(
+            "reuse_scope is \"prefix\", and decide() may say otherwise of some of these commands: leave \
+             it out"
+                .to_owned(),
+        );
+    }
+    match rules.iter().find(|other| rule.is_overruled_by(other)) {
+        Some(other) => Err(format!(
+            "reuse_scope is \"prefix\", and {} says otherwise of some of these commands: leave it out, \
+             or make the pattern {rule} longer",
+            other.opinion.place
+        )),
+        None => Ok(()),
+    }
 }
 
 type Examples = Vec<Vec<String>>;
@@ -218,6 +254,7 @@ fn prefix_rule(file: &str, draft: DraftRule) -> (PrefixRule, Examples, Examples)
             answer: draft.answer,
             justification: draft.justification,
             reason_code: draft.reason_code.unwrap_or_default(),
+            reuse: draft.reuse,
         }),
     };
     let why = format!("prefix {}", text::shortened(&rule.to_string(), 200));

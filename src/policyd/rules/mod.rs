@@ -23,7 +23,7 @@ mod prefix;
 
 use std::sync::Arc;
 
-pub use answer::{Answer, Opinion, Strictness};
+pub use answer::{Answer, Opinion, OpinionReuse, OpinionReuseScope, Strictness};
 pub use error::RulesError;
 pub use facts::{ExecFacts, SessionFacts, UserFacts};
 pub use load::MAX_FILE_SIZE;
@@ -65,6 +65,8 @@ pub struct Ruling {
     pub reason_code: String,
     /// The rule that decided.
     pub rule: String,
+    /// How the answer may be used again; `None`: not at all.
+    pub reuse: Option<OpinionReuse>,
     /// All that had an opinion, in the order of the file, `decide()` last.
     pub matched: Vec<Arc<Opinion>>,
     /// Which of them decided. `None`: none of the file's rules, not even a fallback.
@@ -118,6 +120,7 @@ impl Rules {
                 reason,
                 reason_code: CODE_NO_MATCH.to_owned(),
                 rule: "no rule".to_owned(),
+                reuse: None,
                 matched,
                 winner: None,
             };
@@ -186,6 +189,7 @@ fn ruling(opinion: &Opinion, reason_of_denial: impl FnOnce() -> String) -> Rulin
         reason,
         reason_code,
         rule: opinion.rule.clone(),
+        reuse: opinion.reuse,
         matched: Vec::new(),
         winner: None,
     }

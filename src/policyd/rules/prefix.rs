@@ -43,6 +43,24 @@ impl PrefixRule {
                 })
     }
 
+    /// Whether another rule, about commands that begin with words that this rule's admit and go on,
+    /// may win over this one.
+    pub(super) fn is_overruled_by(&self, other: &Self) -> bool {
+        other.arguments.len() > self.arguments.len()
+            && other.opinion.answer != self.opinion.answer
+            && other.opinion.answer.strictness() >= self.opinion.answer.strictness()
+            && self.programs.iter().any(|own| {
+                let own = last_component(own);
+                let mut others = other.programs.iter();
+                others.any(|other| last_component(other) == own)
+            })
+            && self
+                .arguments
+                .iter()
+                .zip(&other.arguments)
+                .all(|(own, others)| own.iter().any(|word| others.contains(word)))
+    }
+
     /// Whether the rule by itself admits an exec.
     pub(super) fn admits(&self, programs: &TrustedPrograms, file: &[u8], argv: &[&[u8]]) -> bool {
         let name = programs.name_of(file);
@@ -75,6 +93,13 @@ impl std::fmt::Display for PrefixRule {
         }
         Ok(())
     }
+}
+
+fn last_component(program: &[u8]) -> &[u8] {
+    program
+        .rsplit(|byte| *byte == b'/')
+        .next()
+        .unwrap_or(program)
 }
 
 /// The places at which a program's bare name means that program.

@@ -637,3 +637,96 @@ fn the_example_files_say_what_they_promise() {
             .contains("--force-with-lease")
     );
 }
+
+#[test]
+fn an_answer_says_how_it_may_be_used_again() {
+    let rules = rules(
+        r#"
+prefix_rule(["make"], reuse = "10m")
+prefix_rule(["gcc", "-c"], reuse = "1h30m", reuse_scope = "prefix")
+prefix_rule(["ld"], "deny", reuse = "1s")
+prefix_rule(["ld"], "run", reuse = "1h")
+prefix_rule(["as"])
+"#,
+    );
+    let minutes = |minutes: u64| std::time::Duration::from_secs(minutes * 60);
+    let reuse = |program: &str| ask(&rules, program, &["-c", "x"]).reuse;
+    assert_eq!(
+        reuse("/usr/bin/make"),
+        Some(OpinionReuse {
+            valid_for: minutes(10),
+            scope: OpinionReuseScope::Exec,
+        })
+    );
+    assert_eq!(
+        reuse("/usr/bin/gcc"),
+        Some(OpinionReuse {
+            valid_for: minutes(90),
+            scope: OpinionReuseScope::Prefix(1),
+        })
+    );
+    // The winner's.
+    assert_eq!(
+        reuse("/usr/bin/ld").map(|reuse| reuse.valid_for.as_secs()),
+        Some(1)
+    );
+    assert_eq!(reuse("/usr/bin/as"), None);
+    assert_eq!(reuse("/usr/bin/none"), None);
+
+    let rules = self::rules("def decide(exec):\n    return deny(\"no\", reuse = \"10m\")\n");
+    let ruling = ask(&rules, "/x", &[]);
+    assert!(is_denied(&ruling));
+    assert_eq!(ruling.reuse.map(|reuse| reuse.valid_for), Some(minutes(10)));
+}
+
+#[test]
+fn a_time_of_reuse_that_makes_no_sense_is_refused() {
+    for (content, what) in [
+        ("reuse = \"soon\"", "write a time"),
+        ("reuse = \"0s\"", "no time at all"),
+        ("reuse = \"25h\"", "24h at most"),
+        ("reuse_scope = \"prefix\"", "without reuse"),
+        ("reuse = \"1m\", reuse_scope = \"any\"", "write \"exec\""),
+        ("decision = \"prompt\", reuse = \"1m\"", "leave it out"),
+    ] {
+        let refusal = refusal(&format!("prefix_rule([\"make\"], {content})"));
+        assert!(refusal.contains(what), "{content}: {refusal}");
+    }
+    let rules = rules("def decide(exec):\n    return run(reuse = \"soon\")\n");
+    let ruling = ask(&rules, "/x", &[]);
+    assert!(is_denied(&ruling), "{ruling:?}");
+    assert_eq!(ruling.reuse, None);
+}
+
+#[test]
+fn an_answer_for_a_prefix_must_be_the_answer_to_all_of_it() {
+    let with = |others: &str| {
+        format!(
+            "prefix_rule([\"git\", [\"log\", \"push\"]], reuse = \"1m\", reuse_scope = \"prefix\")\n{others}"
+        )
+    };
+    for fine in [
+        "",
+        // As strict, and the same.
+        "prefix_rule([\"git\", \"log\", \"-1\"], \"run\")",
+        // Less strict.
+        "prefix_rule([\"git\", \"push\", \"-f\"], \"escalate\")",
+        // Of other commands.
+        "prefix_rule([\"git\", \"pull\", \"-f\"], \"deny\")\nprefix_rule([\"hg\", \"push\", \"-f\"], \"deny\")",
+        // Wins for all of it, or for other first words.
+        "prefix_rule([\"git\"], \"deny\")",
+        "prefix_rule([\"git\", \"push\"], \"deny\")",
+    ] {
+        rules(&with(fine));
+    }
+    for wrong in [
+        "prefix_rule([\"git\", \"push\", \"-f\"], \"deny\")",
+        "prefix_rule([[\"hg\", \"git\"], [\"x\", \"push\"], \"-f\", \"y\"], \"prompt\")",
+        "prefix_rule([\"/usr/bin/git\", \"log\", \"-1\"], \"deny\")",
+    ] {
+        let refusal = refusal(&with(wrong));
+        assert!(refusal.contains("test.rules:2 says otherwise"), "{refusal}");
+    }
+    let refusal = refusal(&with("def decide(exec):\n    return None\n"));
+    assert!(refusal.contains("decide() may say otherwise"), "{refusal}");
+}

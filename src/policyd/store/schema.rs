@@ -333,6 +333,9 @@ fn kind(event: Option<&Event>) -> (&'static str, Option<u64>) {
     match event {
         Some(Event::SessionStarted(_)) => ("session-started", None),
         Some(Event::ExecRequested(exec)) => ("exec-requested", Some(exec.exec_id)),
+        Some(Event::ExecReused(reused)) => {
+            ("exec-reused", reused.exec.as_ref().map(|exec| exec.exec_id))
+        }
         Some(Event::ExecWithdrawn(exec)) => ("exec-withdrawn", Some(exec.exec_id)),
         Some(Event::ExecDecided(exec)) => ("exec-decided", Some(exec.exec_id)),
         Some(Event::ExecFinished(exec)) => ("exec-finished", Some(exec.exec_id)),
@@ -388,6 +391,11 @@ pub(super) fn write(transaction: &Transaction<'_>, row: &Row<'_>) -> rusqlite::R
             }
             Some(Event::ExecRequested(exec)) => {
                 exec_requested(transaction, row, exec, time, received)?;
+            }
+            Some(Event::ExecReused(reused)) => {
+                if let Some(exec) = &reused.exec {
+                    exec_requested(transaction, row, exec, time, received)?;
+                }
             }
             Some(Event::ExecWithdrawn(exec)) => {
                 exec_withdrawn(transaction, row, exec, received)?;

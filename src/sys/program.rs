@@ -1,0 +1,155 @@
+//! Which file a name leads another process to, found without ever waiting.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::check;
+use super::process::Pidfd;
+
+/// A file at one state of its content, as far as a filesystem tells: whatever writes it, replaces it, or
+/// changes its mode or owner, changes its `ctime`, which no process can set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileIdentity {
+    device: (u32, u32),
+    inode: u64,
+    size: u64,
+    /// Seconds and nanoseconds.
+    modified: (i64, u32),
+    /// Seconds and nanoseconds.
+    changed: (i64, u32),
+}
+
+/// The file that `path`, which is absolute, is for a process: below its root, in its mounts. `pid` is
+/// the process's id.
+///
+/// Doesn't wait for a disk, a network or another program: the name is looked up, and the file described,
+/// by what the kernel has in memory (Linux 5.12). Who is about to execute a file has just looked it up.
+///
+/// # Errors
+/// [`io::ErrorKind::WouldBlock`] where that isn't enough; otherwise what `openat2(2)` says, such as that
+/// there is no such file, or the process has ended.
+pub fn identify(process: &Pidfd, pid: u32, path: &Path) -> io::Result<FileIdentity> {
+    let root = format!("/proc/{pid}/root");
+    let root = open(None, Path::new(&root), 0)?;
+    // As long as the process is there its id is no other's; so the root was its root.
+    process.signal(0)?;
+    let in_memory = libc::RESOLVE_IN_ROOT | RESOLVE_CACHED;
+    let file = open(Some(&root), path, in_memory)?;
+    describe(&file)
+}
+
+/// Since Linux 5.12: `include/uapi/linux/openat2.h`.
+const RESOLVE_CACHED: u64 = 0x20;
+
+/// Opens a name as a place, which needs no permission on what is there and has no effect on it.
+fn open(below: Option<&OwnedFd>, path: &Path, resolve: u64) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: all of the structure's fields are integers, for which zero is a value.
+    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+    how.flags = (libc::O_PATH | libc::O_CLOEXEC).unsigned_abs().into();
+    how.resolve = resolve;
+    let below = below.map_or(libc::AT_FDCWD, AsRawFd::as_raw_fd);
+    // SAFETY: the path ends with a NUL, and the size is that of the structure.
+    let opened = check(unsafe {
+        libc::syscall(
+            libc::SYS_openat2,
+            libc::c_long::from(below),
+            path.as_ptr(),
+            &raw const how,
+            size_of::<libc::open_how>(),
+        )
+    })?;
+    let opened = i32::try_from(opened).map_err(io::Error::other)?;
+    // SAFETY: the kernel has just installed it for us, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(opened) })
+}
+
+fn describe(file: &OwnedFd) -> io::Result<FileIdentity> {
+    // SAFETY: all of the structure's fields are integers, for which zero is a value.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    let file: BorrowedFd<'_> = std::os::fd::AsFd::as_fd(file);
+    // SAFETY: the path is an empty C string, and `found` is writable.
+    check(unsafe {
+        libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC,
+            libc::STATX_BASIC_STATS,
+            &raw mut found,
+        )
+    })?;
+    let time = |time: libc::statx_timestamp| (time.tv_sec, time.tv_nsec);
+    Ok(FileIdentity {
+        device: (found.stx_dev_major, found.stx_dev_minor),
+        inode: found.stx_ino,
+        size: found.stx_size,
+        modified: time(found.stx_mtime),
+        changed: time(found.stx_ctime),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::process::own_pid;
+    use super::*;
+
+    fn identified(path: &Path) -> io::Result<FileIdentity> {
+        // What has just been looked up is in memory.
+        let _ = std::fs::metadata(path);
+        identify(&Pidfd::open(own_pid())?, own_pid(), path)
+    }
+
+    #[test]
+    fn a_file_is_itself_by_any_name_until_it_changes() {
+        let directory = tempfile::tempdir().unwrap();
+        let [file, link, other] = ["file", "link", "other"].map(|name| directory.path().join(name));
+        std::fs::write(&file, "one").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let first = identified(&file).unwrap();
+        assert_eq!(identified(&link).unwrap(), first);
+        assert_eq!(identified(&file).unwrap(), first);
+
+        // The same size, and the time of the last write put back.
+        let modified = std::fs::metadata(&file).unwrap().modified().unwrap();
+        std::fs::write(&file, "two").unwrap();
+        std::fs::File::options()
+            .write(true)
+            .open(&file)
+            .unwrap()
+            .set_modified(modified)
+            .unwrap();
+        let second = identified(&file).unwrap();
+        assert_ne!(second, first);
+
+        std::fs::write(&other, "two").unwrap();
+        std::fs::rename(&other, &file).unwrap();
+        assert_ne!(identified(&file).unwrap(), second);
+    }
+
+    #[test]
+    fn what_is_not_there_has_no_identity() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = identified(&directory.path().join("missing")).unwrap_err();
+        assert!(
+            matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::WouldBlock
+            ),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_process_that_has_ended_leads_nowhere() {
+        let mut child = std::process::Command::new("/bin/true").spawn().unwrap();
+        let pidfd = Pidfd::open(child.id()).unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        assert!(identify(&pidfd, pid, Path::new("/bin/true")).is_err());
+        // Nor does another process's id.
+        assert!(identify(&pidfd, own_pid(), Path::new("/bin/true")).is_err());
+    }
+}
