@@ -19,3 +19,5 @@ pub mod policyd;
 pub mod sandbox;
 #[cfg(feature = "full")]
 pub mod server;
+#[cfg(feature = "full")]
+pub mod transport;

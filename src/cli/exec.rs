@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use tokio_util::sync::CancellationToken;
 
 use super::executor::{Executor, Streams};
+use super::policy::{CredentialOptions, unprepared};
 use super::startup::Startup;
 use super::{Failure, OutputForm, OutputOption, TIMED_OUT, named_policy, place};
 use crate::link::{
@@ -57,6 +58,9 @@ struct SessionOptions {
     /// Where the policy service is: http://HOST:PORT, https://HOST:PORT or unix:/PATH
     #[arg(long, value_name = "URL", env = "EXECGATE_POLICY")]
     policy: Option<String>,
+
+    #[command(flatten)]
+    credentials: CredentialOptions,
 
     /// What becomes of an exec when the policy service can't be reached or doesn't answer in time
     #[arg(long, value_name = "ACTION", default_value = "deny")]
@@ -279,7 +283,8 @@ impl Gate {
         };
         link.disclosure = disclosure(options)?;
         link.gate = describe();
-        let link = PolicyLink::new(link).map_err(|error| Failure::new(&error))?;
+        link.credentials = options.credentials.credentials();
+        let link = PolicyLink::new(link).map_err(|error| unprepared(&error))?;
         signal::ignore(libc::SIGPIPE);
         if let Err(error) = limits::raise_open_files() {
             tracing::warn!(%error, "the limit on open files stays low");

@@ -29,7 +29,9 @@
 
 mod backoff;
 mod codec;
+mod connector;
 mod counters;
+mod credentials;
 mod dialer;
 mod disclosure;
 mod driver;
@@ -47,6 +49,7 @@ use std::time::Duration;
 use tokio_util::task::TaskTracker;
 
 pub use counters::LinkCounters;
+pub use credentials::{CertificateFiles, LinkCredentials, Plaintext};
 pub use disclosure::{Disclosure, PatternError, REDACTED};
 pub use endpoint::{Endpoint, EndpointError, PrepareError};
 pub use options::{GateDescription, LinkOptions, OnUnavailable, UserDescription};
@@ -81,11 +84,11 @@ impl PolicyLink {
     /// Makes a link. It connects when its first session starts.
     ///
     /// # Errors
-    /// Where connections to the endpoint can't be prepared: for https, where the system has no root
-    /// certificates.
+    /// Where connections to the endpoint can't be prepared: a file of the credentials can't be used, or
+    /// commands would cross the network in the clear.
     pub fn new(options: LinkOptions) -> Result<Self, PrepareError> {
         Ok(Self {
-            dialer: Arc::new(Dialer::new(&options.endpoint)?),
+            dialer: Arc::new(Dialer::new(&options.endpoint, &options.credentials)?),
             options: Arc::new(options),
             tally: Arc::new(Tally::default()),
             drivers: TaskTracker::new(),

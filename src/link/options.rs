@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use super::credentials::LinkCredentials;
 use super::disclosure::Disclosure;
 use super::endpoint::Endpoint;
 use super::log::LogBounds;
@@ -11,6 +12,8 @@ use crate::pb::v1;
 pub struct LinkOptions {
     /// Where the policy service is.
     pub endpoint: Endpoint,
+    /// What the gate shows the service, and asks of it; nothing to show, by default.
+    pub credentials: LinkCredentials,
     /// How long an exec waits for its verdict; 5 seconds by default.
     pub verdict_deadline: Duration,
     /// How long an exec waits at most, from when it was asked, while a person decides; 10 minutes by
@@ -44,6 +47,7 @@ impl LinkOptions {
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
             endpoint,
+            credentials: LinkCredentials::default(),
             verdict_deadline: Duration::from_secs(5),
             pending_cap: Duration::from_secs(600),
             outage_tolerance: Duration::from_secs(5),

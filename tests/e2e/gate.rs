@@ -54,8 +54,18 @@ impl Gate {
         gate
     }
 
-    fn with_rules_at(shell: &Shell, rules: &str, listen: &str) -> Self {
+    /// With a policy service that also asks for one of these tokens.
+    pub(crate) fn with_tokens(shell: &Shell, rules: &str, tokens: &str) -> Self {
         let directory = directory();
+        std::fs::write(directory.path().join("tokens"), tokens).expect("a file");
+        Self::serve(shell, rules, "127.0.0.1:0", directory)
+    }
+
+    fn with_rules_at(shell: &Shell, rules: &str, listen: &str) -> Self {
+        Self::serve(shell, rules, listen, directory())
+    }
+
+    fn serve(shell: &Shell, rules: &str, listen: &str, directory: TempDir) -> Self {
         std::fs::write(directory.path().join("rules.star"), rules).expect("a file");
         let policyd = Policyd::start(directory.path(), listen);
         let mut gate = Self::at(shell, policyd.url.clone(), directory);

@@ -19,6 +19,7 @@ mod crowds;
 mod embedding;
 mod gate;
 mod help;
+mod identity;
 mod machine;
 mod outages;
 #[path = "../link/peer.rs"]
