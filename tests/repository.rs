@@ -29,7 +29,7 @@ enum Crates {
     Any,
 }
 
-const ROOMS: [Room; 12] = [
+const ROOMS: [Room; 13] = [
     Room {
         name: "model",
         rooms: &[],
@@ -76,6 +76,11 @@ const ROOMS: [Room; 12] = [
         crates: Crates::Any,
     },
     Room {
+        name: "metrics",
+        rooms: &["model", "server", "link"],
+        crates: Crates::Any,
+    },
+    Room {
         name: "logging",
         rooms: &[],
         crates: Crates::Only(&["tracing-appender", "tracing-subscriber"]),
@@ -88,7 +93,8 @@ const ROOMS: [Room; 12] = [
     Room {
         name: "cli",
         rooms: &[
-            "model", "sys", "wire", "server", "sandbox", "pb", "link", "logging", "policyd",
+            "model", "sys", "wire", "server", "sandbox", "pb", "link", "metrics", "logging",
+            "policyd",
         ],
         crates: Crates::Any,
     },

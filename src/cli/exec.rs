@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString, c_int};
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -18,9 +19,11 @@ use crate::link::{
     Disclosure, Drained, Endpoint, GateDescription, LinkOptions, OnUnavailable, PolicyLink,
     UserDescription,
 };
+use crate::metrics::{GateMetrics, Measured, MetricsEndpoint};
 use crate::sandbox::Sandbox;
 use crate::server::{
-    EscalateServer, ExecParams, ExecResult, Login, ServerError, SessionParams, ShellCommandExecutor,
+    EscalateServer, EscalationPolicy, ExecParams, ExecResult, Login, ServerError, SessionParams,
+    ShellCommandExecutor,
 };
 use crate::sys::signal::SignalWatch;
 use crate::sys::{host, limits, signal};
@@ -93,6 +96,10 @@ struct SessionOptions {
     /// that begin so. May be repeated [default: none, names only]
     #[arg(long, value_name = "NAME")]
     allow_environment: Vec<String>,
+
+    /// Serve the gate's numbers for Prometheus at http://ADDRESS:PORT/metrics while the session lasts
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
 
     /// Which patched shell: bash, zsh, or a path
     #[arg(long, value_name = "SHELL", default_value = "bash")]
@@ -240,6 +247,7 @@ struct Gate {
     shell: PathBuf,
     wrapper: PathBuf,
     link: Arc<PolicyLink>,
+    policy: Arc<dyn EscalationPolicy>,
     executor: Arc<Executor>,
     reuse_limit: Duration,
 }
@@ -284,7 +292,7 @@ impl Gate {
         link.disclosure = disclosure(options)?;
         link.gate = describe();
         link.credentials = options.credentials.credentials();
-        let link = PolicyLink::new(link).map_err(|error| unprepared(&error))?;
+        let link = Arc::new(PolicyLink::new(link).map_err(|error| unprepared(&error))?);
         signal::ignore(libc::SIGPIPE);
         if let Err(error) = limits::raise_open_files() {
             tracing::warn!(%error, "the limit on open files stays low");
@@ -292,7 +300,8 @@ impl Gate {
         Ok(Self {
             shell,
             wrapper,
-            link: Arc::new(link),
+            policy: policy_of(options, &link)?,
+            link,
             reuse_limit: options.reuse_limit,
             executor: Arc::new(Executor {
                 sandbox,
@@ -319,7 +328,7 @@ impl Gate {
             .enable_all()
             .build()
             .map_err(|error| Failure::saying(format!("cannot start: {error}")))?;
-        let server = EscalateServer::new(self.shell, self.wrapper, self.link.clone())
+        let server = EscalateServer::new(self.shell, self.wrapper, self.policy)
             .with_reuse_limit(self.reuse_limit);
         runtime.block_on(async {
             let cancelled = CancellationToken::new();
@@ -359,6 +368,25 @@ fn disclosure(options: &SessionOptions) -> Result<Disclosure, Failure> {
         disclosure.allow_environment(name);
     }
     Ok(disclosure)
+}
+
+/// The link as the policy of sessions, counted where somebody wants the numbers.
+fn policy_of(
+    options: &SessionOptions,
+    link: &Arc<PolicyLink>,
+) -> Result<Arc<dyn EscalationPolicy>, Failure> {
+    let Some(address) = options.metrics else {
+        return Ok(link.clone());
+    };
+    let metrics = Arc::new(GateMetrics::new(link.clone()));
+    let endpoint = MetricsEndpoint::bind(address).map_err(|error| Failure::new(&error))?;
+    if let Ok(address) = endpoint.address() {
+        tracing::info!(%address, "metrics are served");
+    }
+    endpoint
+        .serve(metrics.clone())
+        .map_err(|error| Failure::new(&error))?;
+    Ok(Arc::new(Measured::new(metrics, link.clone())))
 }
 
 fn describe() -> GateDescription {

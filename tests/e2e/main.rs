@@ -21,6 +21,7 @@ mod gate;
 mod help;
 mod identity;
 mod machine;
+mod metrics;
 mod outages;
 #[path = "../link/peer.rs"]
 #[allow(dead_code, reason = "the tests of the link use the rest")]
