@@ -106,7 +106,7 @@ impl Executor {
         (command.after_spawn)();
         let supervisor =
             readiness::watch(supervisor, Interest::READABLE).map_err(failed(starting))?;
-        let shell = self.follow(supervisor, cancelled);
+        let shell = self.follow(supervisor, cancelled, command.after_end);
         let Some((stdout, stderr)) = capture else {
             return Ok(ShellOutput {
                 outcome: shell.await?,
@@ -235,6 +235,7 @@ impl Executor {
         &self,
         supervisor: AsyncFd<Supervisor>,
         cancelled: CancellationToken,
+        after_end: Box<dyn FnOnce(ExecOutcome) + Send>,
     ) -> Result<ExecOutcome, ExecutorError> {
         let watch = self
             .signals
@@ -276,6 +277,7 @@ impl Executor {
             }
         };
         // What the shell has left behind can't ask any more: it ends with the session.
+        after_end(outcome.clone());
         supervisor.get_ref().end();
         while let Ok(Some(_)) = supervisor
             .async_io(Interest::READABLE, Supervisor::report)

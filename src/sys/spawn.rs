@@ -175,7 +175,7 @@ impl Step {
 }
 
 /// How long processes that have been asked to end may take over it.
-pub const GRACE: Duration = Duration::from_millis(500);
+pub const GRACE: Duration = Duration::from_millis(300);
 
 /// The gate's end of a supervisor. Dropping it ends the command and all that it started.
 #[derive(Debug)]
@@ -184,7 +184,7 @@ pub struct Supervisor {
     pid: libc::pid_t,
 }
 
-#[allow(clippy::cast_possible_truncation, reason = "half a second")]
+#[allow(clippy::cast_possible_truncation, reason = "less than a second")]
 const GRACE_MILLISECONDS: c_int = GRACE.as_millis() as c_int;
 const NAP_MILLISECONDS: c_int = 5;
 
