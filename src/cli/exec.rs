@@ -20,6 +20,7 @@ use crate::sandbox::Sandbox;
 use crate::server::{
     EscalateServer, ExecParams, ExecResult, Login, ServerError, SessionParams, ShellCommandExecutor,
 };
+use crate::sys::reach::{Reach, reach};
 use crate::sys::signal::SignalWatch;
 use crate::sys::{host, limits, signal};
 
@@ -267,6 +268,7 @@ impl Gate {
         if let Err(error) = limits::raise_open_files() {
             tracing::warn!(%error, "the limit on open files stays low");
         }
+        tell_reach();
         Ok(Self {
             shell,
             wrapper,
@@ -307,6 +309,21 @@ impl Gate {
             }
             result.map_err(|error| Failure::new(&error))
         })
+    }
+}
+
+/// Says what ends what is left of a session. Only what the machine lacks is a warning: to be an ordinary
+/// user is no fault, and a gate that says nothing can't be told from none.
+fn tell_reach() {
+    match reach() {
+        Reach::All => tracing::info!("what a session leaves behind is ended by subreapers, whoever's it is"),
+        Reach::OwnUser => tracing::info!(
+            "what a session leaves behind is ended by subreapers, but for processes of other users: no CAP_KILL"
+        ),
+        Reach::Group => tracing::warn!(
+            "what a session leaves behind may outlive it where it leaves its process group: \
+             there is no /proc/thread-self/children (CONFIG_PROC_CHILDREN)"
+        ),
     }
 }
 
