@@ -25,6 +25,7 @@ use crate::server::{
     EscalateServer, EscalationPolicy, ExecParams, ExecResult, Login, ServerError, SessionParams,
     ShellCommandExecutor,
 };
+use crate::sys::reach::{Reach, reach};
 use crate::sys::signal::SignalWatch;
 use crate::sys::{host, limits, signal};
 
@@ -297,6 +298,7 @@ impl Gate {
         if let Err(error) = limits::raise_open_files() {
             tracing::warn!(%error, "the limit on open files stays low");
         }
+        tell_reach();
         Ok(Self {
             shell,
             wrapper,
@@ -387,6 +389,23 @@ fn policy_of(
         .serve(metrics.clone())
         .map_err(|error| Failure::new(&error))?;
     Ok(Arc::new(Measured::new(metrics, link.clone())))
+}
+
+/// Says what ends what is left of a session. Only what the machine lacks is a warning: to be an ordinary
+/// user is no fault, and a gate that says nothing can't be told from none.
+fn tell_reach() {
+    match reach() {
+        Reach::All => {
+            tracing::info!("what a session leaves behind is ended by subreapers, whoever's it is")
+        }
+        Reach::OwnUser => tracing::info!(
+            "what a session leaves behind is ended by subreapers, but for processes of other users: no CAP_KILL"
+        ),
+        Reach::Group => tracing::warn!(
+            "what a session leaves behind may outlive it where it leaves its process group: \
+             there is no /proc/thread-self/children (CONFIG_PROC_CHILDREN)"
+        ),
+    }
 }
 
 fn describe() -> GateDescription {

@@ -50,7 +50,8 @@ fn number(metrics: &str, name: &str) -> Option<f64> {
 
 fn what_a_gate_did_is_counted(shell: &Shell) {
     let gate = gate(shell);
-    let mut running = gate.start("expr 1; expr 1; /usr/bin/printf x; date; date; echo ready; read -r go");
+    let mut running =
+        gate.start("expr 1; expr 1; /usr/bin/printf x; date; date; echo ready; read -r go");
     let address = address(&mut running);
     running.wait_for("ready\n");
     let answer = ask(&address, "GET /metrics");
