@@ -6,6 +6,8 @@ interactive.py bash|zsh SHELL WRAPPER LOG
 import os
 import sys
 
+# No compiled copy is left beside the source.
+sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
 from pseudo_terminal import FLAGS, PROMPT, Terminal  # noqa: E402
 
@@ -55,8 +57,7 @@ try:
     t.expect("(?i)stopped|suspended")
     t.line("jobs")
     t.expect("/bin/sleep 100")
-    t.line("fg")
-    t.job()
+    t.foreground()
     t.send("\x03")
     t.status(130)
     t.step = "a command that isn't there"

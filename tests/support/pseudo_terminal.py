@@ -15,13 +15,27 @@ import sys
 import termios
 import time
 
-# Nothing takes this long unless it hangs.
-PATIENCE = 60
+# Nothing takes this long unless it hangs. Who runs this waits longer, to see what is said of it.
+PATIENCE = 25
 
 PROMPT = {"bash": r"@$$.\#> ", "zsh": "@$$.%!> "}
 FLAGS = {"bash": ["--norc", "--noprofile"], "zsh": ["-f", "+o", "promptsp", "-o", "promptsubst"]}
 
-SHOWN_PROMPT = re.compile(rb"@(\d+\.\d+)> ")
+SHOWN_PROMPT = re.compile(rb"@((\d+)\.\d+)> ")
+
+
+def processes():
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def state_and_group(pid):
+    """A process's state and process group, or a pair of nothing where it is no more."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None, None
+    return fields[0].decode(), int(fields[2])
 
 
 class Terminal:
@@ -46,7 +60,24 @@ class Terminal:
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def fail(self, why):
-        sys.exit(f"{self.kind}: {self.step}: {why}; seen since: {self.seen!r}")
+        sys.exit(f"{self.kind}: {self.step}: {why}; seen since: {self.seen!r}\n{self.situation()}")
+
+    def situation(self):
+        """What the terminal and its processes are at."""
+        try:
+            lines = [f"foreground {os.tcgetpgrp(self.fd)}, line editor {self.is_edited()}"]
+        except (OSError, termios.error) as error:
+            lines = [f"no terminal any more: {error}"]
+        for pid in processes():
+            try:
+                if os.getsid(pid) != self.pid:
+                    continue
+                with open(f"/proc/{pid}/cmdline") as line, open(f"/proc/{pid}/wchan") as place:
+                    command = line.read().replace("\0", " ")
+                    lines.append(f"{pid}: {state_and_group(pid)} in {place.read()}: {command}")
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+        return "\n".join(lines)
 
     def read(self, why, until):
         """Reads what there is; fails with WHY when time is up."""
@@ -88,8 +119,12 @@ class Terminal:
     def prompt(self):
         """Waits for a prompt that answers what was typed, with the shell's line editor behind it."""
         self.wait("no new prompt", lambda: self.prompt_shown not in (None, self.prompt_answered))
+        self.shell = int(self.prompt_shown.split(b".")[0])
+        self.wait("no shell with the terminal", self.shell_has_terminal)
         self.wait("no line editor", self.is_edited)
-        self.home = os.tcgetpgrp(self.fd)
+
+    def shell_has_terminal(self):
+        return os.tcgetpgrp(self.fd) == state_and_group(self.shell)[1]
 
     def is_edited(self):
         return not termios.tcgetattr(self.fd)[3] & termios.ICANON
@@ -117,8 +152,30 @@ class Terminal:
         self.fail(f"no {pattern!r} by {command!r}")
 
     def job(self):
-        """Waits until a job has the terminal: a shell may say so before."""
-        self.wait("no job has the terminal", lambda: os.tcgetpgrp(self.fd) != self.home)
+        """Waits until a job has the terminal and all of it runs: a shell may say so before.
+
+        What is typed too early is the shell's; a Ctrl-Z for a job that is still stopped is undone by what
+        continues it.
+        """
+        self.wait("no job that runs has the terminal", self.job_runs)
+
+    def job_runs(self):
+        group = os.tcgetpgrp(self.fd)
+        if group == state_and_group(self.shell)[1] or self.is_edited():
+            return False
+        states = [state for state, of in map(state_and_group, processes()) if of == group]
+        return "T" not in states and any(state != "Z" for state in states)
+
+    def start(self, text, said="ready"):
+        """Types a line that starts a job, and waits until that is in the foreground and has said something."""
+        self.line(text)
+        self.expect(said)
+        self.job()
+
+    def foreground(self):
+        """Has the last job go on in the foreground."""
+        self.line("fg")
+        self.job()
 
     def status(self, expected):
         self.line("echo status=$?.")
@@ -141,9 +198,9 @@ class Terminal:
 
     def clear(self):
         """Ends all of the terminal's session: a scenario that failed leaves its jobs."""
-        for name in filter(str.isdigit, os.listdir("/proc")):
+        for pid in processes():
             try:
-                if os.getsid(int(name)) == self.pid:
-                    os.kill(int(name), signal.SIGKILL)
+                if os.getsid(pid) == self.pid:
+                    os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 pass

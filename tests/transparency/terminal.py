@@ -9,6 +9,8 @@ import os
 import sys
 import time
 
+# No compiled copy is left beside the source.
+sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
 from pseudo_terminal import FLAGS, PROMPT, Terminal  # noqa: E402
 
@@ -20,22 +22,19 @@ READY = "/bin/sh -c 'echo rea''dy; exec sleep 987'"
 
 
 def interrupt(t):
-    t.line(READY)
-    t.expect("ready")
+    t.start(READY)
     t.send("\x03")
     t.status(130)
 
 
 def quit_key(t):
-    t.line(READY)
-    t.expect("ready")
+    t.start(READY)
     t.send("\x1c")
     t.status(131)
 
 
 def interrupt_handled_once(t):
-    t.line("/bin/sh -c 'trap \"echo g''ot\" INT; echo rea''dy; while :; do read x && exit 7; done'")
-    t.expect("ready")
+    t.start("/bin/sh -c 'trap \"echo g''ot\" INT; echo rea''dy; while :; do read x && exit 7; done'")
     t.send("\x03")
     t.expect("got")
     t.send("end\r")
@@ -46,16 +45,14 @@ def interrupt_handled_once(t):
 
 
 def stop_and_go_on(t):
-    t.line("/bin/sh -c 'echo rea''dy; exec cat'")
-    t.expect("ready")
+    t.start("/bin/sh -c 'echo rea''dy; exec cat'")
     t.send("one\r")
     t.expect("one\r\none\r\n")
     for _ in range(3):
         t.send("\x1a")
         t.expect("(?i)stopped|suspended")
         t.prompt()
-        t.line("fg")
-        t.job()
+        t.foreground()
         t.send("two\r")
         t.expect("two\r\ntwo\r\n")
     t.send("\x04")
@@ -63,14 +60,12 @@ def stop_and_go_on(t):
 
 
 def background(t):
-    t.line(READY)
-    t.expect("ready")
+    t.start(READY)
     t.send("\x1a")
     t.expect("(?i)stopped|suspended")
     t.run("bg")
     t.until("(?i)running|continued", "jobs")
-    t.line("fg")
-    t.job()
+    t.foreground()
     t.send("\x03")
     t.status(130)
 
@@ -93,8 +88,7 @@ def stop_by_signal(t):
 def reading_in_background(t):
     t.run("cat &")
     t.until("(?i)stopped|suspended", "jobs")
-    t.line("fg")
-    t.job()
+    t.foreground()
     t.send("line\r")
     t.expect("line\r\nline\r\n")
     t.send("\x04")
@@ -117,11 +111,12 @@ def handled_once_in_group(t):
 
 def kill_wrapper(t):
     # The process that the shell knows: natively the command itself.
-    t.line("/bin/sh -c 'echo rea''dy; exec sleep 1001' &")
+    command = f"sleep 1001.{t.pid}"
+    t.line(f"/bin/sh -c 'echo rea''dy; exec {command}' &")
     t.expect("ready")
     t.line("kill -KILL $!; wait $!; echo status=$?.")
     t.expect(r"\nstatus=137\.")
-    t.line("while pgrep -f '^sleep 1001'; do :; done; echo go''ne")
+    t.line(f"while pgrep -f '^{command}'; do :; done; echo go''ne")
     t.expect("gone")
 
 
@@ -137,12 +132,12 @@ def time_limit(t):
 def window(t):
     t.line("stty size")
     t.expect(r"\n24 200")
-    t.line("/bin/sh -c 'trap \"stty size; exit 5\" WINCH; echo rea''dy; while :; do read x; done'")
-    t.expect("ready")
-    t.size(30, 100)
-    t.expect("30 100")
+    t.start("/bin/sh -c 'trap \"stty size\" WINCH; echo rea''dy; while :; do read x && exit 5; done'")
+    for rows, columns in (30, 100), (24, 200):
+        t.size(rows, columns)
+        t.expect(f"{rows} {columns}")
+    t.send("end\r")
     t.status(5)
-    t.size(24, 200)
 
 
 def raw(t):
@@ -156,7 +151,10 @@ def raw(t):
 def editor(t):
     t.line("vi -u NONE -N edited")
     t.expect('"edited"')
-    t.send("itext\x1b:wq\r")
+    t.wait("vi doesn't read", t.is_edited)
+    t.send("itext")
+    t.expect("text")
+    t.send("\x1b:wq\r")
     t.line("cat edited")
     t.expect(r"\ntext")
 
@@ -178,10 +176,10 @@ def pipelines(t):
     t.line(" | ".join(parts))
     for _ in parts:
         t.expect("ready")
+    t.job()
     t.send("\x1a")
     t.expect("(?i)stopped|suspended")
-    t.line("fg")
-    t.job()
+    t.foreground()
     t.send("\x03")
     t.status(130)
 
