@@ -316,7 +316,9 @@ impl Gate {
 /// user is no fault, and a gate that says nothing can't be told from none.
 fn tell_reach() {
     match reach() {
-        Reach::All => tracing::info!("what a session leaves behind is ended by subreapers, whoever's it is"),
+        Reach::All => {
+            tracing::info!("what a session leaves behind is ended by subreapers, whoever's it is")
+        }
         Reach::OwnUser => tracing::info!(
             "what a session leaves behind is ended by subreapers, but for processes of other users: no CAP_KILL"
         ),

@@ -9,8 +9,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::executor::{
-    ExecParams, ExecResult, ExecutorError, Login, ShellCommand, ShellCommandExecutor,
-    ShellOutput,
+    ExecParams, ExecResult, ExecutorError, Login, ShellCommand, ShellCommandExecutor, ShellOutput,
 };
 use super::policy::EscalationPolicy;
 use super::reuse::GateVerdicts;
