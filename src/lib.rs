@@ -12,6 +12,8 @@ pub mod link;
 #[cfg(feature = "full")]
 pub mod logging;
 #[cfg(feature = "full")]
+pub mod metrics;
+#[cfg(feature = "full")]
 pub mod pb;
 #[cfg(feature = "full")]
 pub mod policyd;
@@ -19,3 +21,5 @@ pub mod policyd;
 pub mod sandbox;
 #[cfg(feature = "full")]
 pub mod server;
+#[cfg(feature = "full")]
+pub mod transport;

@@ -145,7 +145,17 @@ impl Drop for Policyd {
 
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_execgate-policyd"));
-    for name in ["RULES", "LISTEN", "DATA", "LOG"] {
+    for name in [
+        "RULES",
+        "LISTEN",
+        "DATA",
+        "LOG",
+        "TLS_CERT",
+        "TLS_KEY",
+        "CLIENT_CA",
+        "TOKENS",
+        "ALLOW_UID",
+    ] {
         command.env_remove(format!("EXECGATE_POLICYD_{name}"));
     }
     command.args(arguments).stdin(Stdio::null());
@@ -215,12 +225,12 @@ impl Gate {
         }
     }
 
-    /// The next verdict; acknowledgements may come at any time.
+    /// The next verdict; acknowledgements, and that rules have changed, may come at any time.
     async fn verdict(&mut self) -> v1::Verdict {
         loop {
             match self.receive().await {
                 Ok(Some(Answer::Verdict(verdict))) => return verdict,
-                Ok(Some(Answer::EventsAcknowledged(_))) => {}
+                Ok(Some(Answer::EventsAcknowledged(_) | Answer::ForgetVerdicts(_))) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -769,6 +779,57 @@ async fn a_socket_that_a_killed_service_left_is_taken_over() {
     let policyd = place.serve_at(&address);
     let mut gate = Gate::start(&policyd).await;
     gate.accepted().await;
+}
+
+#[test]
+fn other_hosts_are_let_in_only_with_tls_and_credentials() {
+    let place = Place::new(RULES);
+    let names = vec!["localhost".to_owned()];
+    let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
+    let (certificate, key) = (place.text("c.pem"), place.text("c.key"));
+    std::fs::write(&certificate, made.cert.pem()).expect("a file");
+    std::fs::write(&key, made.signing_key.serialize_pem()).expect("a file");
+    let set_mode = |mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(&key, mode).expect("a mode");
+    };
+    let tokens = place.text("tokens");
+    std::fs::write(&tokens, format!("ci {}\n", "0".repeat(64))).expect("a file");
+    let rules = place.text("x.rules");
+    let (everywhere, tls) = (
+        ["--rules", &rules, "--listen", "0.0.0.0:0"],
+        ["--tls-cert", &certificate, "--tls-key", &key],
+    );
+    let refused = |options: &[&str], code, says: &str| {
+        let output = command(&[&everywhere, options].concat())
+            .output()
+            .expect("it runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{options:?}: {error}");
+        assert!(error.contains(says), "{options:?}: {error}");
+    };
+    set_mode(0o600);
+    refused(&[], 5, "without TLS");
+    refused(&["--tokens", &tokens], 5, "without TLS");
+    refused(&tls, 5, "without authentication of gates");
+    refused(&["--tls-cert", &certificate], 2, "--tls-key");
+    refused(&["--client-ca", &certificate], 2, "--tls-cert");
+    refused(&["--tls-cert", "missing", "--tls-key", &key], 6, "missing");
+    refused(&["--tokens", &certificate], 6, "line 1");
+    set_mode(0o644);
+    refused(&tls, 6, "chmod 600");
+    set_mode(0o600);
+    drop(Policyd::start(
+        &[&everywhere[..], &tls, &["--tokens", &tokens]].concat(),
+    ));
+    drop(Policyd::start(
+        &[&everywhere[..], &["--insecure-listen"]].concat(),
+    ));
+    let socket = format!("unix:{}", place.text("s"));
+    let output = command(&[&["--rules", &rules, "--listen", &socket], &tls[..]].concat())
+        .output()
+        .expect("it runs");
+    assert_eq!(output.status.code(), Some(2));
 }
 
 #[test]

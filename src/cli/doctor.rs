@@ -9,10 +9,11 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
+use super::policy::CredentialOptions;
 use super::{Failure, OutputForm, OutputOption, SUCCESS, named_policy, place};
-use crate::link::Endpoint;
+use crate::link::{Endpoint, LinkCredentials};
 use crate::sys::reach::{Reach, reach};
-use crate::sys::{host, limits, process};
+use crate::sys::{host, limits, process, signal};
 
 /// Something that is needed is missing.
 const MISSING: c_int = 1;
@@ -32,6 +33,9 @@ pub(super) struct DoctorArguments {
     /// A policy service to try: http://HOST:PORT, https://HOST:PORT or unix:/PATH
     #[arg(long, value_name = "URL", env = "EXECGATE_POLICY")]
     policy: Option<String>,
+
+    #[command(flatten)]
+    credentials: CredentialOptions,
 
     #[command(flatten)]
     output: OutputOption,
@@ -89,7 +93,10 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> Result<c_int, Failure> {
     findings.push(descendants());
     findings.push(open_files());
     findings.push(bubblewrap());
-    findings.push(policy(named_policy(arguments.policy.as_deref())));
+    findings.push(policy(
+        named_policy(arguments.policy.as_deref()),
+        &arguments.credentials.credentials(),
+    ));
     let text = match arguments.output.output {
         OutputForm::Json => {
             let mut text = serde_json::json!({ "findings": findings }).to_string();
@@ -302,7 +309,7 @@ fn bubblewrap() -> Finding {
     }
 }
 
-fn policy(named: Option<&str>) -> Finding {
+fn policy(named: Option<&str>, credentials: &LinkCredentials) -> Finding {
     const SUBJECT: &str = "policy service";
     let Some(named) = named else {
         return Finding::lacking(
@@ -323,12 +330,14 @@ fn policy(named: Option<&str>) -> Finding {
             );
         }
     };
+    // A service that ends the connection must not end this.
+    signal::ignore(libc::SIGPIPE);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     let answered = runtime
         .map_err(|error| error.to_string())
-        .and_then(|runtime| runtime.block_on(endpoint.probe(PROBE_TIME)));
+        .and_then(|runtime| runtime.block_on(endpoint.probe(credentials, PROBE_TIME)));
     match answered {
         Ok(()) => Finding::good(SUBJECT, format!("{named} answers")),
         Err(reason) => Finding::lacking(

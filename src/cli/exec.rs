@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString, c_int};
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -11,14 +12,18 @@ use clap::{Args, ValueEnum};
 use tokio_util::sync::CancellationToken;
 
 use super::executor::{Executor, Streams};
+use super::policy::{CredentialOptions, unprepared};
 use super::startup::Startup;
 use super::{Failure, OutputForm, OutputOption, TIMED_OUT, named_policy, place};
 use crate::link::{
-    Drained, Endpoint, GateDescription, LinkOptions, OnUnavailable, PolicyLink, UserDescription,
+    Disclosure, Drained, Endpoint, GateDescription, LinkOptions, OnUnavailable, PolicyLink,
+    UserDescription,
 };
+use crate::metrics::{GateMetrics, Measured, MetricsEndpoint};
 use crate::sandbox::Sandbox;
 use crate::server::{
-    EscalateServer, ExecParams, ExecResult, Login, ServerError, SessionParams, ShellCommandExecutor,
+    EscalateServer, EscalationPolicy, ExecParams, ExecResult, Login, ServerError, SessionParams,
+    ShellCommandExecutor,
 };
 use crate::sys::reach::{Reach, reach};
 use crate::sys::signal::SignalWatch;
@@ -58,6 +63,9 @@ struct SessionOptions {
     #[arg(long, value_name = "URL", env = "EXECGATE_POLICY")]
     policy: Option<String>,
 
+    #[command(flatten)]
+    credentials: CredentialOptions,
+
     /// What becomes of an exec when the policy service can't be reached or doesn't answer in time
     #[arg(long, value_name = "ACTION", default_value = "deny")]
     on_unavailable: Unavailable,
@@ -74,6 +82,25 @@ struct SessionOptions {
     /// about
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_limit)]
     reuse_limit: Duration,
+
+    /// Keep what matches this regular expression at home: it is replaced by <redacted:execgate> in
+    /// arguments and values before they leave the gate. Arguments are matched with a NUL between them; a
+    /// group named secret is all that is replaced. May be repeated
+    #[arg(long, value_name = "PATTERN")]
+    redact: Vec<String>,
+
+    /// The same for each line of a file that isn't empty and doesn't begin with #
+    #[arg(long, value_name = "FILE")]
+    redact_from: Option<PathBuf>,
+
+    /// An environment variable whose value a policy service gets if it asks for it; NAME* stands for all
+    /// that begin so. May be repeated [default: none, names only]
+    #[arg(long, value_name = "NAME")]
+    allow_environment: Vec<String>,
+
+    /// Serve the gate's numbers for Prometheus at http://ADDRESS:PORT/metrics while the session lasts
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
 
     /// Which patched shell: bash, zsh, or a path
     #[arg(long, value_name = "SHELL", default_value = "bash")]
@@ -221,6 +248,7 @@ struct Gate {
     shell: PathBuf,
     wrapper: PathBuf,
     link: Arc<PolicyLink>,
+    policy: Arc<dyn EscalationPolicy>,
     executor: Arc<Executor>,
     reuse_limit: Duration,
 }
@@ -262,8 +290,10 @@ impl Gate {
             Unavailable::Deny => OnUnavailable::Deny,
             Unavailable::Run => OnUnavailable::Run,
         };
+        link.disclosure = disclosure(options)?;
         link.gate = describe();
-        let link = PolicyLink::new(link).map_err(|error| Failure::new(&error))?;
+        link.credentials = options.credentials.credentials();
+        let link = Arc::new(PolicyLink::new(link).map_err(|error| unprepared(&error))?);
         signal::ignore(libc::SIGPIPE);
         if let Err(error) = limits::raise_open_files() {
             tracing::warn!(%error, "the limit on open files stays low");
@@ -272,7 +302,8 @@ impl Gate {
         Ok(Self {
             shell,
             wrapper,
-            link: Arc::new(link),
+            policy: policy_of(options, &link)?,
+            link,
             reuse_limit: options.reuse_limit,
             executor: Arc::new(Executor {
                 sandbox,
@@ -299,7 +330,7 @@ impl Gate {
             .enable_all()
             .build()
             .map_err(|error| Failure::saying(format!("cannot start: {error}")))?;
-        let server = EscalateServer::new(self.shell, self.wrapper, self.link.clone())
+        let server = EscalateServer::new(self.shell, self.wrapper, self.policy)
             .with_reuse_limit(self.reuse_limit);
         runtime.block_on(async {
             let cancelled = CancellationToken::new();
@@ -310,6 +341,54 @@ impl Gate {
             result.map_err(|error| Failure::new(&error))
         })
     }
+}
+
+/// What of execs may leave the gate.
+fn disclosure(options: &SessionOptions) -> Result<Disclosure, Failure> {
+    let mut disclosure = Disclosure::default();
+    for pattern in &options.redact {
+        disclosure
+            .redact(pattern)
+            .map_err(|error| Failure::new(&error))?;
+    }
+    if let Some(file) = &options.redact_from {
+        let shown = file.display();
+        let lines = std::fs::read_to_string(file).map_err(|error| {
+            Failure::saying(format!("cannot read the patterns of {shown}: {error}"))
+        })?;
+        for (line, pattern) in (1..).zip(lines.lines()) {
+            if pattern.is_empty() || pattern.starts_with('#') {
+                continue;
+            }
+            disclosure.redact(pattern).map_err(|error| {
+                let error = Failure::new(&error).message;
+                Failure::saying(format!("{shown}, line {line}: {error}"))
+            })?;
+        }
+    }
+    for name in &options.allow_environment {
+        disclosure.allow_environment(name);
+    }
+    Ok(disclosure)
+}
+
+/// The link as the policy of sessions, counted where somebody wants the numbers.
+fn policy_of(
+    options: &SessionOptions,
+    link: &Arc<PolicyLink>,
+) -> Result<Arc<dyn EscalationPolicy>, Failure> {
+    let Some(address) = options.metrics else {
+        return Ok(link.clone());
+    };
+    let metrics = Arc::new(GateMetrics::new(link.clone()));
+    let endpoint = MetricsEndpoint::bind(address).map_err(|error| Failure::new(&error))?;
+    if let Ok(address) = endpoint.address() {
+        tracing::info!(%address, "metrics are served");
+    }
+    endpoint
+        .serve(metrics.clone())
+        .map_err(|error| Failure::new(&error))?;
+    Ok(Arc::new(Measured::new(metrics, link.clone())))
 }
 
 /// Says what ends what is left of a session. Only what the machine lacks is a warning: to be an ordinary

@@ -6,6 +6,7 @@ mod doctor;
 mod exec;
 mod executor;
 mod place;
+mod policy;
 mod startup;
 
 use std::ffi::c_int;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::logging;
-use crate::policyd::{audit, check};
+use crate::policyd::{audit, check, token};
 use crate::sys::entry::Invocation;
 use crate::sys::signal::SignalWatch;
 use startup::Startup;
@@ -67,6 +68,8 @@ enum Subcommands {
     Check(check::CheckArgs),
     /// List what happened in sessions, from the store of a policy service
     Audit(audit::AuditArgs),
+    /// Make a token by which a gate shows a policy service who it is
+    Token(token::TokenArgs),
     /// Say what is missing on this machine, and how to get it
     Doctor(doctor::DoctorArguments),
 }
@@ -188,6 +191,10 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
         Subcommands::Audit(arguments) => match audit::run(&arguments, &mut io::stdout()) {
             Ok(()) => Ok(SUCCESS),
             Err(error) => Err(Failure::new(&error).exiting(error.exit_code().into())),
+        },
+        Subcommands::Token(arguments) => match token::run(&arguments, &mut io::stdout()) {
+            Ok(()) => Ok(SUCCESS),
+            Err(error) => Err(Failure::new(&error).exiting(1)),
         },
         Subcommands::Doctor(arguments) => doctor::doctor(&arguments),
     }

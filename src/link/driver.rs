@@ -64,6 +64,7 @@ async fn call_again_and_again(shared: &Arc<Shared>, dialer: &Dialer) {
             .catch_unwind()
             .await
             .unwrap_or_else(|_| Status::internal("the response can't be taken apart"));
+        let status = dialer.explain(status);
         if status.code() == Code::Ok && shared.update(|state| state.is_over()) {
             return;
         }
@@ -124,7 +125,10 @@ async fn call(
     if let Err(error) = client.ready().await {
         return Status::from_error(error.into());
     }
-    let request = Request::new(Outgoing::new(Arc::clone(shared), number));
+    let mut request = Request::new(Outgoing::new(Arc::clone(shared), number));
+    if let Err(status) = dialer.authorize(request.metadata_mut()).await {
+        return status;
+    }
     // Events flow from the moment there is a connection. The response's headers may take until the
     // service's first message: nothing waits for them but this.
     let response = client.streaming(request, PathAndQuery::from_static(PATH), LinkCodec);
@@ -155,7 +159,7 @@ async fn call(
 }
 
 /// The status in words, with what the transport knows of its cause.
-fn describe(status: &Status) -> String {
+pub(super) fn describe(status: &Status) -> String {
     let mut text = match status.message() {
         "" => status.code().description().to_owned(),
         message => message.to_owned(),

@@ -29,8 +29,11 @@
 
 mod backoff;
 mod codec;
+mod connector;
 mod counters;
+mod credentials;
 mod dialer;
+mod disclosure;
 mod driver;
 mod endpoint;
 mod log;
@@ -46,6 +49,8 @@ use std::time::Duration;
 use tokio_util::task::TaskTracker;
 
 pub use counters::LinkCounters;
+pub use credentials::{CertificateFiles, LinkCredentials, Plaintext};
+pub use disclosure::{Disclosure, PatternError, REDACTED};
 pub use endpoint::{Endpoint, EndpointError, PrepareError};
 pub use options::{GateDescription, LinkOptions, OnUnavailable, UserDescription};
 pub use session::PersonWait;
@@ -79,11 +84,11 @@ impl PolicyLink {
     /// Makes a link. It connects when its first session starts.
     ///
     /// # Errors
-    /// Where connections to the endpoint can't be prepared: for https, where the system has no root
-    /// certificates.
+    /// Where connections to the endpoint can't be prepared: a file of the credentials can't be used, or
+    /// commands would cross the network in the clear.
     pub fn new(options: LinkOptions) -> Result<Self, PrepareError> {
         Ok(Self {
-            dialer: Arc::new(Dialer::new(&options.endpoint)?),
+            dialer: Arc::new(Dialer::new(&options.endpoint, &options.credentials)?),
             options: Arc::new(options),
             tally: Arc::new(Tally::default()),
             drivers: TaskTracker::new(),
@@ -108,6 +113,16 @@ impl PolicyLink {
             .iter()
             .flat_map(|session| session.waiting_for_persons())
             .collect()
+    }
+
+    /// How many events are kept until they are sent or acknowledged, over all sessions.
+    #[must_use]
+    pub fn queued_events(&self) -> usize {
+        let sessions: Vec<_> = {
+            let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            sessions.iter().filter_map(Weak::upgrade).collect()
+        };
+        sessions.iter().map(|session| session.queued_events()).sum()
     }
 
     /// Waits, `within` at most, until all sessions have ended and delivered their events. To be

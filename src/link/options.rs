@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use super::credentials::LinkCredentials;
+use super::disclosure::Disclosure;
 use super::endpoint::Endpoint;
 use super::log::LogBounds;
 use super::state::Bounds;
@@ -10,6 +12,8 @@ use crate::pb::v1;
 pub struct LinkOptions {
     /// Where the policy service is.
     pub endpoint: Endpoint,
+    /// What the gate shows the service, and asks of it; nothing to show, by default.
+    pub credentials: LinkCredentials,
     /// How long an exec waits for its verdict; 5 seconds by default.
     pub verdict_deadline: Duration,
     /// How long an exec waits at most, from when it was asked, while a person decides; 10 minutes by
@@ -31,6 +35,8 @@ pub struct LinkOptions {
     pub most_event_bytes: usize,
     /// How long after a session's end the link goes on delivering its events; 2 seconds by default.
     pub flush_window: Duration,
+    /// What of execs leaves the gate; arguments and names of environment variables by default.
+    pub disclosure: Disclosure,
     /// How the gate describes itself.
     pub gate: GateDescription,
 }
@@ -41,6 +47,7 @@ impl LinkOptions {
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
             endpoint,
+            credentials: LinkCredentials::default(),
             verdict_deadline: Duration::from_secs(5),
             pending_cap: Duration::from_secs(600),
             outage_tolerance: Duration::from_secs(5),
@@ -49,6 +56,7 @@ impl LinkOptions {
             most_events: 8192,
             most_event_bytes: 32 * 1024 * 1024,
             flush_window: Duration::from_secs(2),
+            disclosure: Disclosure::default(),
             gate: GateDescription::default(),
         }
     }

@@ -1,3 +1,4 @@
+use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -18,6 +19,7 @@ use crate::model::{
     DecisionCode, EscalationDecision, ExecId, InterceptedExec, SessionEvent, SessionId, Verdict,
     WithdrawalReason,
 };
+use crate::pb::v1::session_request::Event;
 use crate::pb::v1::{Resumption, SessionRequest};
 use crate::pb::{self, Answer, BrokenAnswer, Reconnect};
 use crate::server::{BoxFuture, EscalationPolicy, Forgotten, Pause, PolicyError, SessionContext};
@@ -39,6 +41,8 @@ pub(super) struct Shared {
     pub(super) options: Arc<LinkOptions>,
     pub(super) tally: Arc<Tally>,
     session: SessionContext,
+    /// Names of the environment variables whose values the service gets.
+    environment: Mutex<Arc<HashSet<Vec<u8>>>>,
     /// The session's first event.
     first: SessionRequest,
 }
@@ -64,6 +68,13 @@ enum Reply {
     Unreachable(String),
 }
 
+/// What was told of an exec's environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Names,
+    Values,
+}
+
 /// An exec for which a person is deciding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PersonWait {
@@ -82,7 +93,8 @@ impl SessionLink {
 
     async fn ask(&self, exec: &InterceptedExec) -> Result<Verdict, PolicyError> {
         let shared = &*self.shared;
-        let question = pb::exec_requested(exec, shared.options.verdict_deadline);
+        let mut question = pb::exec_requested(exec, shared.options.verdict_deadline);
+        let told = shared.disclose(&mut question, exec);
         let body = Bytes::from(question.encode_to_vec());
         if body.len() > BODY_LIMIT {
             return Ok(shared.overloaded("the command is too large to ask about"));
@@ -141,6 +153,11 @@ impl SessionLink {
         };
         open.exec = None;
         Ok(match reply {
+            // Values aren't looked at again, so a verdict that may depend on them is for this exec alone.
+            Ok(Reply::Verdict(verdict)) if told == Told::Values => Verdict {
+                reuse: None,
+                ..verdict
+            },
             Ok(Reply::Verdict(verdict)) => verdict,
             Ok(Reply::Unreachable(cause)) => shared.unreachable(&cause),
             // The driver has ended, with the session.
@@ -159,7 +176,15 @@ impl EscalationPolicy for SessionLink {
 
     fn observe(&self, event: SessionEvent) {
         let is_last = matches!(event, SessionEvent::SessionEnded { .. });
-        let body = Bytes::from(pb::session_event(event).encode_to_vec());
+        let reused = match &event {
+            SessionEvent::ExecReused { exec, .. } => Some(Arc::clone(exec)),
+            _ => None,
+        };
+        let mut event = pb::session_event(event);
+        if let Some(exec) = reused {
+            self.shared.disclose(&mut event, &exec);
+        }
+        let body = Bytes::from(event.encode_to_vec());
         self.shared.tell(|state| {
             state.record(body);
             if is_last {
@@ -201,11 +226,14 @@ impl Shared {
         tally: Arc<Tally>,
         session: SessionContext,
     ) -> Self {
-        let first = pb::session_started(
+        let mut first = pb::session_started(
             &session.description,
             options.gate.gate(),
             options.gate.user(),
         );
+        if let Some(Event::SessionStarted(started)) = &mut first.event {
+            options.disclosure.redact_words(&mut started.command);
+        }
         let state = SessionState::new(options.bounds(), first.encode_to_vec().into());
         Self {
             locked: Mutex::new(Locked {
@@ -217,8 +245,38 @@ impl Shared {
             options,
             tally,
             session,
+            environment: Mutex::default(),
             first,
         }
+    }
+
+    /// Takes out of an exec's description what isn't to leave the gate, and adds what may.
+    fn disclose(&self, event: &mut SessionRequest, exec: &InterceptedExec) -> Told {
+        let described = match &mut event.event {
+            Some(Event::ExecRequested(described)) => described,
+            Some(Event::ExecReused(reused)) => match &mut reused.exec {
+                Some(described) => described,
+                None => return Told::Names,
+            },
+            _ => return Told::Names,
+        };
+        let disclosure = &self.options.disclosure;
+        described.redacted_arguments = disclosure.redact_words(&mut described.arguments);
+        let names = self.environment_names(|names| Arc::clone(names));
+        described.environment_variables = disclosure.variables(&exec.env, &names);
+        if described.environment_variables.is_empty() {
+            Told::Names
+        } else {
+            Told::Values
+        }
+    }
+
+    fn environment_names<T>(&self, look: impl FnOnce(&mut Arc<HashSet<Vec<u8>>>) -> T) -> T {
+        let mut names = self
+            .environment
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        look(&mut names)
     }
 
     /// Changes the state, where that gives the transport nothing to send.
@@ -311,7 +369,10 @@ impl Shared {
             Ok(Answer::Accepted {
                 acknowledgement,
                 policy_revision,
+                environment_names,
             }) => {
+                let allowed = self.options.disclosure.allowed_of(environment_names);
+                self.environment_names(|names| *names = Arc::new(allowed));
                 self.update(|state| state.heard(acknowledgement));
                 self.in_force(&policy_revision);
             }
@@ -396,6 +457,10 @@ impl Shared {
         let withdrawn = pb::exec_withdrawn(exec, reason, SystemTime::now());
         let body = withdrawn.encode_to_vec().into();
         self.tell(|state| state.record(body));
+    }
+
+    pub(super) fn queued_events(&self) -> usize {
+        self.update(|state| state.queued())
     }
 
     pub(super) fn waiting_for_persons(&self) -> Vec<PersonWait> {

@@ -529,6 +529,14 @@ impl<R> SessionState<R> {
         (replies.collect(), unopened + self.log.unsettled(keep))
     }
 
+    /// How many events aren't settled.
+    pub(super) fn queued(&self) -> usize {
+        self.log.unsettled(match self.call.keep {
+            KeepChoice::Chosen(keep) => keep,
+            KeepChoice::Open => Keep::UntilAcknowledged,
+        })
+    }
+
     /// The questions that wait.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (ExecId, &R)> {
         self.open

@@ -22,6 +22,8 @@ pub enum Answer {
         acknowledgement: Acknowledgement,
         /// The revision of the policy in force; may be empty.
         policy_revision: String,
+        /// Names of environment variables whose values it would like to see.
+        environment_names: Vec<Vec<u8>>,
     },
     /// A verdict, or why it can't be acted on.
     Verdict {
@@ -118,6 +120,11 @@ pub fn answer(response: v1::SessionResponse) -> Result<Answer, BrokenAnswer> {
                 }
             },
             policy_revision: one_line(accepted.policy_revision),
+            environment_names: accepted
+                .requested_environment_names
+                .into_iter()
+                .map(Into::into)
+                .collect(),
         },
         Pb::Verdict(verdict) => Answer::Verdict {
             exec: ExecId(verdict.exec_id),

@@ -81,6 +81,8 @@ fn exec_described(exec: &InterceptedExec) -> v1::ExecRequested {
         parent_exec_id: exec.parent.map_or(0, |parent| parent.0),
         deadline: None,
         time_allowed: None,
+        redacted_arguments: Vec::new(),
+        environment_variables: Vec::new(),
     }
 }
 

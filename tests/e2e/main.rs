@@ -19,15 +19,19 @@ mod crowds;
 mod embedding;
 mod gate;
 mod help;
+mod identity;
 mod machine;
+mod metrics;
 mod outages;
 #[path = "../link/peer.rs"]
 #[allow(dead_code, reason = "the tests of the link use the rest")]
 mod peer;
 mod process;
 mod python;
+mod relay;
 mod reuse;
 mod sandboxes;
+mod secrets;
 mod service;
 mod sessions;
 mod tree;
