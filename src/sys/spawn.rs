@@ -181,7 +181,7 @@ impl Step {
 }
 
 /// How long processes that have been asked to end may take over it.
-pub const GRACE: Duration = Duration::from_millis(300);
+pub const GRACE: Duration = Duration::from_millis(250);
 
 /// The gate's end of a supervisor. Dropping it ends the command and all that it started.
 #[derive(Debug)]
@@ -190,7 +190,7 @@ pub struct Supervisor {
     pid: libc::pid_t,
 }
 
-#[allow(clippy::cast_possible_truncation, reason = "less than a second")]
+#[allow(clippy::cast_possible_truncation, reason = "a quarter of a second")]
 const GRACE_MILLISECONDS: c_int = GRACE.as_millis() as c_int;
 const NAP_MILLISECONDS: c_int = 5;
 

@@ -19,9 +19,13 @@ const HYDRA: &str = "/bin/sh -c 'trap \"\" TERM HUP INT
     (exec 0<&- 1>&- 2>&-; sleep 987 &)
     echo $$ >ready.new; mv ready.new ready; exec sleep 987'";
 
-/// Ids of the processes that have this entry in their environment.
+/// Ids of the processes with this mark.
 pub(crate) fn marked(mark: &str) -> Vec<i32> {
-    let entry = format!("MARK={mark}");
+    processes_with(&format!("MARK={mark}"))
+}
+
+/// Ids of the processes that have this entry in their environment.
+pub(crate) fn processes_with(entry: &str) -> Vec<i32> {
     let has_it = |pid: &i32| {
         std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| {
             environment

@@ -135,3 +135,47 @@ async fn roots_gate_ends_whatever_has_become_another_users() {
         }
     }
 }
+
+#[tokio::test]
+async fn low_limits_of_an_ordinary_user() {
+    if !is_possible() {
+        return;
+    }
+    for shell in shells() {
+        let mut scripts = vec![
+            "(ulimit -u 1; exec /bin/echo x); echo $?",
+            "(ulimit -u 1; exec /bin/sh -c '/bin/true; echo $?' 2>/dev/null); echo $?",
+            "(ulimit -n 6; exec /bin/echo x); echo $?",
+            "(ulimit -Sn 5; exec /bin/echo x); echo $?",
+        ];
+        if shell == Shell::Zsh {
+            // bash tries to fork again for a quarter of a minute.
+            scripts.push("ulimit -u 1; /bin/true; echo $?; exec /bin/echo x");
+        }
+        for script in scripts {
+            let place = Place::new();
+            let mut native = as_user(NOBODY, &shell.path());
+            native
+                .args(["-c", script])
+                .env_clear()
+                .env("PATH", "/usr/bin:/bin")
+                .current_dir("/")
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped());
+            let native = wait(spawn(&mut native)).await;
+            for verdict in VERDICTS {
+                let service = Service::deciding(&verdict, &place);
+                open(&place);
+                let gated =
+                    wait(spawn(&mut gate_as(NOBODY, &service, shell, &place, script))).await;
+                assert_eq!(
+                    text(&gated.stdout),
+                    text(&native.stdout),
+                    "{script} {gated:?}"
+                );
+                assert_eq!(gated.status, native.status, "{script} {gated:?}");
+            }
+        }
+    }
+}
