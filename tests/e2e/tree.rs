@@ -153,20 +153,18 @@ fn the_audit_is_filtered(shell: &Shell) {
 fn what_ends_with_its_session_is_told(shell: &Shell) {
     let gate = Gate::with_rules(shell, RULES);
     // It runs until the session's end has it ended, deaf to the request or not.
-    let script =
-        "/bin/sleep 987 >/dev/null 2>&1 & until [ \"$(cat /proc/$!/comm)\" = sleep ]; do :; done";
-    let deaf = format!("trap '' TERM; {script}");
-    for (script, signal) in [(script, 15), (&deaf, 9)] {
-        let done = gate.exec(script);
-        done.exits(0);
+    for (trap, signal) in [("", 15), ("trap '' TERM;", 9)] {
+        let script = format!(
+            "trap '' HUP; /bin/sh -c \"{trap} exec /bin/sleep 987\" >/dev/null 2>&1 &
+            until [ \"$(cat /proc/$!/comm)\" = sleep ]; do :; done"
+        );
+        gate.exec(script).exits(0);
         let execs = gate.audit();
-        let sleep = execs
-            .iter()
-            .rfind(|exec| exec.name() == "sleep")
-            .expect("an exec");
-        assert!(sleep.0["finished_at"].is_string(), "{sleep:?}");
+        let ended = execs.iter().rfind(|exec| exec.name() == "sh");
+        let ended = ended.expect("an exec");
+        assert!(ended.0["finished_at"].is_string(), "{ended:?}");
         // Before Linux 6.15 nobody knows how.
-        let told = sleep.number("signal");
-        assert!(told.is_none_or(|told| told == signal), "{sleep:?}");
+        let told = ended.number("signal");
+        assert!(told.is_none_or(|told| told == signal), "{ended:?}");
     }
 }
