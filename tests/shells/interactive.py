@@ -38,7 +38,7 @@ env = {
     "PASSTHROUGH_LOG": log,
     "HISTFILE": "",
 }
-t = Terminal(kind, [shell, *FLAGS[kind], "-i"], env)
+t = Terminal(kind, [shell, *FLAGS[kind]], env)
 try:
     t.step = "a command"
     t.line("/bin/echo one$((1+1))")

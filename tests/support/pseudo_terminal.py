@@ -19,7 +19,11 @@ import time
 PATIENCE = 25
 
 PROMPT = {"bash": r"@$$.\#> ", "zsh": "@$$.%!> "}
-FLAGS = {"bash": ["--norc", "--noprofile"], "zsh": ["-f", "+o", "promptsp", "-o", "promptsubst"]}
+# zsh tells at once of a job that stops or ends, and may then leave out a prompt that it is about to draw.
+FLAGS = {
+    "bash": ["--norc", "--noprofile", "-i"],
+    "zsh": ["-f", "+o", "promptsp", "+o", "promptcr", "-o", "promptsubst", "+o", "notify", "-i"],
+}
 
 SHOWN_PROMPT = re.compile(rb"@((\d+)\.\d+)> ")
 

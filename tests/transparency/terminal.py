@@ -1,11 +1,12 @@
 """An interactive shell on a terminal of its own, and what a person does there.
 
-terminal.py bash|zsh ARGUMENT...: starts ARGUMENT... and goes through every scenario below, or through
+terminal.py bash|zsh ARGUMENT...: starts ARGUMENT... with flags for an interactive shell, and goes through every scenario below, or through
 those that SCENARIOS names. Exits with 0 where the shell answered as it should each time. Nothing depends on
 time: every step waits for what the one before it makes appear.
 """
 
 import os
+import signal
 import sys
 import time
 
@@ -71,7 +72,6 @@ def background(t):
 
 
 def stop_by_signal(t):
-    t.run("set -b" if kind == "bash" else "setopt notify")
     t.line(READY + " &")
     t.expect("ready")
     t.run("kill -STOP %%")
@@ -79,10 +79,26 @@ def stop_by_signal(t):
     t.run("kill -CONT %%")
     # A shell learns that its job runs some time after it has continued it.
     t.until("(?i)running|continued", "jobs")
-    t.line("kill %%")
+    t.run("kill %%; wait")
+    # There is no job any more.
+    t.run("kill %%")
+    t.status(1)
+
+
+def news_of_a_job(t):
+    t.run("set -b" if kind == "bash" else "setopt notify")
+    t.line(READY + " &")
+    t.expect("ready")
+    t.line("echo jo''b=$! in the background")
+    job = int(t.expect(r"job=(\d+) in").group(1))
+    # The shell waits for a line meanwhile.
+    t.prompt()
+    os.killpg(job, signal.SIGSTOP)
+    t.expect("(?i)stopped|suspended")
+    os.killpg(job, signal.SIGCONT)
+    os.killpg(job, signal.SIGTERM)
     t.expect("(?i)terminated")
-    t.run("wait")
-    t.run("set +b" if kind == "bash" else ":")
+    t.run("set +b" if kind == "bash" else "unsetopt notify")
 
 
 def reading_in_background(t):
@@ -198,7 +214,7 @@ def editing_and_history(t):
 def shells_in_shells(t):
     inner = os.environ.get("INNER", arguments[0])
     for _ in range(2):
-        t.run(f"PS1='{PROMPT[kind]}' {inner} {' '.join(FLAGS[kind])} -i")
+        t.run(f"PS1='{PROMPT[kind]}' {inner} {' '.join(FLAGS[kind])}")
     interrupt(t)
     t.line("exit 3")
     t.status(3)
@@ -216,13 +232,13 @@ def traps_wait_and_time(t):
 
 
 SCENARIOS = [
-    interrupt, quit_key, interrupt_handled_once, stop_and_go_on, background, stop_by_signal,
+    interrupt, quit_key, interrupt_handled_once, stop_and_go_on, background, stop_by_signal, news_of_a_job,
     reading_in_background, handled_once_in_group, kill_wrapper, time_limit, window, raw, editor,
     terminal_by_name, pipelines, editing_and_history, shells_in_shells, traps_wait_and_time,
 ]
 
 wanted = os.environ.get("SCENARIOS", "").split()
-t = Terminal(kind, arguments, {**os.environ, "PS1": PROMPT[kind]})
+t = Terminal(kind, [*arguments, *FLAGS[kind]], {**os.environ, "PS1": PROMPT[kind]})
 try:
     for scenario in SCENARIOS:
         if not wanted or scenario.__name__ in wanted:

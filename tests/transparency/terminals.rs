@@ -15,13 +15,6 @@ const PERSON: &str = concat!(
     "/tests/transparency/terminal.py"
 );
 
-fn interactive(shell: Shell) -> &'static [&'static str] {
-    match shell {
-        Shell::Bash => &["--norc", "--noprofile", "-i"],
-        Shell::Zsh => &["-f", "+o", "promptsp", "-o", "promptsubst", "-i"],
-    }
-}
-
 fn person(shell: Shell, work: &Path) -> Command {
     let inputrc = work.join("inputrc");
     std::fs::write(&inputrc, "set enable-bracketed-paste off\n").unwrap();
@@ -57,7 +50,7 @@ async fn natively() {
     for shell in shells() {
         let place = Place::new();
         let mut command = person(shell, &place.work());
-        command.arg(shell.path()).args(interactive(shell));
+        command.arg(shell.path());
         is_content("native", &wait(spawn(&mut command)).await);
     }
 }
@@ -71,7 +64,7 @@ async fn under_a_gate_elsewhere(verdict: EscalationDecision) {
         if verdict != EscalationDecision::Run {
             command.env("SCENARIOS", WITHOUT_FOREGROUND);
         }
-        command.arg(shell.path()).args(interactive(shell));
+        command.arg(shell.path());
         let policy = Scripted::always(verdict.clone());
         let (session, child) = spawn_in_session(&mut command, &policy);
         is_content("a gate elsewhere", &wait(child).await);
@@ -81,7 +74,7 @@ async fn under_a_gate_elsewhere(verdict: EscalationDecision) {
 
 /// What doesn't need the terminal to know the command.
 const WITHOUT_FOREGROUND: &str = "interrupt quit_key handled_once_in_group kill_wrapper time_limit \
-    background stop_by_signal editing_and_history traps_wait_and_time";
+    background stop_by_signal news_of_a_job editing_and_history traps_wait_and_time";
 
 #[tokio::test]
 async fn run_under_a_gate_elsewhere() {
@@ -103,8 +96,7 @@ async fn in_a_gates_shell(shell: Shell) {
         command
             .arg(gate.get_program())
             .args(gate.get_args())
-            .arg("--")
-            .args(interactive(shell));
+            .arg("--");
         let output = wait(spawn(&mut command)).await;
         is_content(&format!("execgate shell, {verdict:?}"), &output);
     }
