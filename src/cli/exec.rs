@@ -396,10 +396,11 @@ fn policy_of(
 fn tell_reach() {
     match reach() {
         Reach::All => {
-            tracing::info!("what a session leaves behind is ended by subreapers, whoever's it is")
+            tracing::info!("what a session leaves behind is ended by subreapers, whoever's it is");
         }
         Reach::OwnUser => tracing::info!(
-            "what a session leaves behind is ended by subreapers, but for processes of other users: no CAP_KILL"
+            "what a session leaves behind is ended by subreapers, but for processes of other users: \
+             no CAP_KILL"
         ),
         Reach::Group => tracing::warn!(
             "what a session leaves behind may outlive it where it leaves its process group: \
