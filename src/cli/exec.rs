@@ -11,12 +11,11 @@ use clap::{Args, ValueEnum};
 use tokio_util::sync::CancellationToken;
 
 use super::executor::{Executor, Streams};
-use super::policy::{CredentialOptions, unprepared};
+use super::policy::{PolicyOptions, unprepared};
 use super::startup::Startup;
-use super::{Failure, OutputForm, OutputOption, TIMED_OUT, named_policy, place};
+use super::{Failure, OutputForm, OutputOption, TIMED_OUT, place};
 use crate::link::{
-    Disclosure, Drained, Endpoint, GateDescription, LinkOptions, OnUnavailable, PolicyLink,
-    UserDescription,
+    Disclosure, Drained, GateDescription, LinkOptions, OnUnavailable, PolicyLink, UserDescription,
 };
 use crate::sandbox::Sandbox;
 use crate::server::{
@@ -55,12 +54,8 @@ of their arrival), truncated (whether more came than the 64 MiB of each that are
 /// What both commands take.
 #[derive(Debug, Args)]
 struct SessionOptions {
-    /// Where the policy service is: http://HOST:PORT, https://HOST:PORT or unix:/PATH
-    #[arg(long, value_name = "URL", env = "EXECGATE_POLICY")]
-    policy: Option<String>,
-
     #[command(flatten)]
-    credentials: CredentialOptions,
+    policy: PolicyOptions,
 
     /// What becomes of an exec when the policy service can't be reached or doesn't answer in time
     #[arg(long, value_name = "ACTION", default_value = "deny")]
@@ -251,12 +246,12 @@ impl Gate {
         signals: SignalWatch,
         streams: Streams,
     ) -> Result<Self, Failure> {
-        let policy = named_policy(options.policy.as_deref()).ok_or_else(|| {
+        let mut endpoints = options.policy.endpoints()?.into_iter();
+        let endpoint = endpoints.next().ok_or_else(|| {
             Failure::saying("no policy service is named, and nothing runs without a verdict").hint(
                 "give --policy URL or set EXECGATE_POLICY; `execgate-policyd --rules FILE` starts one",
             )
         })?;
-        let endpoint: Endpoint = policy.parse().map_err(|error| Failure::new(&error))?;
         let wrapper = place::wrapper()?;
         let shell = place::shell(&options.shell)?;
         let home = workdir(options.workdir.as_deref())?;
@@ -275,6 +270,7 @@ impl Gate {
             },
         };
         let mut link = LinkOptions::new(endpoint);
+        link.further_endpoints = endpoints.collect();
         link.verdict_deadline = options.verdict_timeout;
         link.pending_cap = options.approval_timeout;
         link.on_unavailable = match options.on_unavailable {
@@ -283,7 +279,7 @@ impl Gate {
         };
         link.disclosure = disclosure(options)?;
         link.gate = describe();
-        link.credentials = options.credentials.credentials();
+        link.credentials = options.policy.credentials();
         let link = PolicyLink::new(link).map_err(|error| unprepared(&error))?;
         signal::ignore(libc::SIGPIPE);
         if let Err(error) = limits::raise_open_files() {

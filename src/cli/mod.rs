@@ -91,11 +91,6 @@ struct OutputOption {
     output: OutputForm,
 }
 
-/// `--policy`, where it names something: a variable that is set to nothing isn't a choice.
-fn named_policy(policy: Option<&str>) -> Option<&str> {
-    policy.filter(|policy| !policy.is_empty())
-}
-
 /// Why a command failed: what was attempted, all causes, and what to do.
 #[derive(Debug)]
 struct Failure {

@@ -1,4 +1,4 @@
-//! The policy over gRPC: one call for each session, all on one connection.
+//! The policy over gRPC: one call for each session, all on one connection to each endpoint.
 //!
 //! ```text
 //!  decide()                    transport                     policy service
@@ -8,7 +8,7 @@
 //!     |<---------------------------|<-------------------- Verdict --|
 //! ```
 //!
-//! [`PolicyLink`] holds the connection. Each session has a pure state (`state`) behind one short
+//! [`PolicyLink`] holds the connections (`route`). Each session has a pure state (`state`) behind one short
 //! lock, which numbers its events, keeps what isn't settled and knows what is being asked; a stream
 //! (`outgoing`) by which the transport takes events as it can send them; and a driver (`driver`),
 //! which receives answers, and calls again when a call has ended.
@@ -40,6 +40,7 @@ mod log;
 mod options;
 mod outgoing;
 mod probe;
+mod route;
 mod session;
 mod state;
 
@@ -58,14 +59,14 @@ pub use session::PersonWait;
 use crate::model::{InterceptedExec, Verdict};
 use crate::server::{BoxFuture, EscalationPolicy, PolicyError, SessionContext};
 use counters::Tally;
-use dialer::Dialer;
+use route::Route;
 use session::{SessionLink, Shared};
 
 /// A link to a policy service, for any number of sessions.
 #[derive(Debug)]
 pub struct PolicyLink {
     options: Arc<LinkOptions>,
-    dialer: Arc<Dialer>,
+    route: Arc<Route>,
     tally: Arc<Tally>,
     drivers: TaskTracker,
     sessions: Mutex<Vec<Weak<Shared>>>,
@@ -84,11 +85,11 @@ impl PolicyLink {
     /// Makes a link. It connects when its first session starts.
     ///
     /// # Errors
-    /// Where connections to the endpoint can't be prepared: a file of the credentials can't be used, or
+    /// Where connections to an endpoint can't be prepared: a file of the credentials can't be used, or
     /// commands would cross the network in the clear.
     pub fn new(options: LinkOptions) -> Result<Self, PrepareError> {
         Ok(Self {
-            dialer: Arc::new(Dialer::new(&options.endpoint, &options.credentials)?),
+            route: Arc::new(Route::new(&options)?),
             options: Arc::new(options),
             tally: Arc::new(Tally::default()),
             drivers: TaskTracker::new(),
@@ -149,7 +150,7 @@ impl EscalationPolicy for PolicyLink {
             sessions.push(Arc::downgrade(&shared));
         }
         self.drivers
-            .spawn(driver::drive(Arc::clone(&shared), Arc::clone(&self.dialer)));
+            .spawn(driver::drive(Arc::clone(&shared), Arc::clone(&self.route)));
         Some(Arc::new(SessionLink::new(shared)))
     }
 }

@@ -12,6 +12,9 @@ use crate::pb::v1;
 pub struct LinkOptions {
     /// Where the policy service is.
     pub endpoint: Endpoint,
+    /// Where else it is, for when it can't be reached there: tried in this order. All of them are one
+    /// service: they decide alike, and what one has acknowledged isn't sent to another.
+    pub further_endpoints: Vec<Endpoint>,
     /// What the gate shows the service, and asks of it; nothing to show, by default.
     pub credentials: LinkCredentials,
     /// How long an exec waits for its verdict; 5 seconds by default.
@@ -47,6 +50,7 @@ impl LinkOptions {
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
             endpoint,
+            further_endpoints: Vec::new(),
             credentials: LinkCredentials::default(),
             verdict_deadline: Duration::from_secs(5),
             pending_cap: Duration::from_secs(600),

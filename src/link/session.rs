@@ -14,6 +14,7 @@ use tonic::Code;
 use super::codec::BODY_LIMIT;
 use super::counters::{Counter, Tally};
 use super::options::{LinkOptions, OnUnavailable};
+use super::route::Others;
 use super::state::{AttemptNow, CallNumber, Expiry, Refusal, SessionState, Stray, ToSend};
 use crate::model::{
     DecisionCode, EscalationDecision, ExecId, InterceptedExec, SessionEvent, SessionId, Verdict,
@@ -442,9 +443,10 @@ impl Shared {
     }
 
     /// The call has ended or failed: records that, and answers those who wait no longer.
-    pub(super) fn call_ended(&self, next: Reconnect, cause: &str) {
+    pub(super) fn call_ended(&self, others: Others, next: Reconnect, cause: &str) {
         // Telling has the transport of the ended call look again, and find that it has ended.
-        let given_up = self.tell(|state| state.call_ended(next, cause.to_owned(), Instant::now()));
+        let given_up =
+            self.tell(|state| state.call_ended(others, next, cause.to_owned(), Instant::now()));
         for (exec, asker) in given_up {
             self.withdraw_at_deadline(exec);
             let _ = asker.reply.send(Reply::Unreachable(cause.to_owned()));

@@ -6,6 +6,7 @@ use prost::bytes::Bytes;
 use tokio::time::Instant;
 
 use super::log::{EventLog, Keep, LogBounds, Next};
+use super::route::Others;
 use crate::model::ExecId;
 use crate::pb::{Acknowledgement, Reconnect};
 
@@ -475,14 +476,21 @@ impl<R> SessionState<R> {
     /// The call has ended, or could not be made. Returns the questions that wait no longer.
     pub(super) fn call_ended(
         &mut self,
+        others: Others,
         next: Reconnect,
         cause: String,
         now: Instant,
     ) -> Vec<(ExecId, R)> {
         let ended = self.call.number;
         let since = self.outage.as_ref().map_or(now, |outage| outage.since);
-        let give_up = next == Reconnect::AtLongestInterval
-            || now.saturating_duration_since(since) >= self.bounds.outage_tolerance;
+        // Where there are others they are asked at once.
+        let next = match others {
+            Others::Untried => Reconnect::Soon,
+            Others::AllTried => next,
+        };
+        let give_up = others == Others::AllTried
+            && (next == Reconnect::AtLongestInterval
+                || now.saturating_duration_since(since) >= self.bounds.outage_tolerance);
         self.call.phase = Phase::Down;
         self.outage = Some(Outage { since, next, cause });
         for question in self.open.values_mut() {

@@ -9,6 +9,7 @@
 )]
 
 mod answers;
+mod failover;
 mod gate;
 mod outages;
 mod peer;
