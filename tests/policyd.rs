@@ -681,6 +681,7 @@ async fn what_was_acknowledged_survives_a_kill() {
     let resumption = v1::Resumption {
         attempt: 2,
         next_sequence: 10,
+        ..v1::Resumption::default()
     };
     gate.sequence = 53;
     gate.send(0, started(SESSION, Some(resumption))).await;

@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use tokio_util::sync::CancellationToken;
 
 use super::executor::{Executor, Streams};
+use super::journal::JournalArguments;
 use super::policy::{PolicyOptions, unprepared};
 use super::startup::Startup;
 use super::{Failure, OutputForm, OutputOption, TIMED_OUT, place};
@@ -88,6 +89,9 @@ struct SessionOptions {
     /// that begin so. May be repeated [default: none, names only]
     #[arg(long, value_name = "NAME")]
     allow_environment: Vec<String>,
+
+    #[command(flatten)]
+    journal: JournalArguments,
 
     /// Which patched shell: bash, zsh, or a path
     #[arg(long, value_name = "SHELL", default_value = "bash")]
@@ -280,8 +284,12 @@ impl Gate {
         link.disclosure = disclosure(options)?;
         link.gate = describe();
         link.credentials = options.policy.credentials();
-        let link = PolicyLink::new(link).map_err(|error| unprepared(&error))?;
         signal::ignore(libc::SIGPIPE);
+        // A limit on the size of files is an error like a disk that is full.
+        signal::ignore(libc::SIGXFSZ);
+        link.audit = options.journal.audit();
+        link.journal = options.journal.open()?;
+        let link = PolicyLink::new(link).map_err(|error| unprepared(&error))?;
         if let Err(error) = limits::raise_open_files() {
             tracing::warn!(%error, "the limit on open files stays low");
         }

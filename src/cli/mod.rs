@@ -5,6 +5,7 @@
 mod doctor;
 mod exec;
 mod executor;
+mod journal;
 mod place;
 mod policy;
 mod startup;

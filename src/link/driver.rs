@@ -17,10 +17,11 @@ use super::outgoing::Outgoing;
 use super::route::{Others, Round, Route};
 use super::session::Shared;
 use super::state::{CallNumber, SessionState};
+use crate::journal::Fate;
 use crate::pb::{self, Reconnect};
 
 /// The call, as the contract names it.
-const PATH: &str = "/execgate.policy.v1.PolicyService/Session";
+pub(super) const PATH: &str = "/execgate.policy.v1.PolicyService/Session";
 
 /// A call that stays up this long has a peer that speaks HTTP/2, even if it sends no headers before
 /// its first message.
@@ -43,7 +44,7 @@ pub(super) async fn drive(shared: Arc<Shared>, route: Arc<Route>) {
     }
     // Dropping their senders answers those who still ask.
     let (_askers, undelivered) = shared.update(SessionState::close);
-    if undelivered > 0 {
+    if shared.fate().await == Fate::Lost && undelivered > 0 {
         shared.lost(
             u64::try_from(undelivered).unwrap_or(u64::MAX),
             "the session ended before they could be delivered",

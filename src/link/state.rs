@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::log::{EventLog, Keep, LogBounds, Next};
 use super::route::Others;
+use crate::journal::{Changes, Since};
 use crate::model::ExecId;
 use crate::pb::{Acknowledgement, Reconnect};
 
@@ -16,6 +17,10 @@ const FIRST_SEQUENCE: u64 = 1;
 /// After this many calls that broke while they carried it a question is no longer asked: it may be
 /// what breaks them, and other execs need the call.
 const MOST_BROKEN_CALLS: u32 = 4;
+
+/// Most events, and about the most bytes, that the journal is given at once.
+const JOURNAL_EVENTS: usize = 1024;
+const JOURNAL_BYTES: usize = 4 << 20;
 
 /// What a session has to say and is waiting for, over all of its calls. Pure: it reads no clock and
 /// touches no socket. `R` is where the answer to a question goes.
@@ -371,6 +376,33 @@ impl<R> SessionState<R> {
         // it.
         let not_asked = self.log.acknowledge(through);
         self.call.again.extend(not_asked);
+    }
+
+    // For the journal.
+
+    /// What the journal hasn't seen.
+    pub(super) fn changes(&self, since: Since) -> Changes {
+        let (events, are_all) = self
+            .log
+            .since(since.sequence, JOURNAL_EVENTS, JOURNAL_BYTES);
+        let dropped = self.log.dropped();
+        Changes {
+            settled: self.log.begins_at().unwrap_or(self.next_sequence) - 1,
+            told: self.next_sequence - 1,
+            dropped,
+            lost: if dropped == since.dropped {
+                Vec::new()
+            } else {
+                self.log.losses_through(since.sequence)
+            },
+            events,
+            are_all,
+        }
+    }
+
+    /// Whether events may have to be dropped if further execs are admitted.
+    pub(super) fn is_half_full(&self) -> bool {
+        self.log.is_half_full()
     }
 
     // Calls.
