@@ -29,7 +29,7 @@ enum Crates {
     Any,
 }
 
-const ROOMS: [Room; 12] = [
+const ROOMS: [Room; 13] = [
     Room {
         name: "model",
         rooms: &[],
@@ -71,8 +71,13 @@ const ROOMS: [Room; 12] = [
         crates: Crates::Only(&["thiserror", "tokio", "tokio-rustls"]),
     },
     Room {
+        name: "journal",
+        rooms: &["model", "sys"],
+        crates: Crates::Only(&["prost", "rusqlite", "thiserror", "tokio", "tracing"]),
+    },
+    Room {
         name: "link",
-        rooms: &["model", "sys", "pb", "server", "transport"],
+        rooms: &["model", "sys", "pb", "server", "transport", "journal"],
         crates: Crates::Any,
     },
     Room {
@@ -88,7 +93,7 @@ const ROOMS: [Room; 12] = [
     Room {
         name: "cli",
         rooms: &[
-            "model", "sys", "wire", "server", "sandbox", "pb", "link", "logging", "policyd",
+            "model", "sys", "wire", "server", "sandbox", "pb", "journal", "link", "logging", "policyd",
         ],
         crates: Crates::Any,
     },

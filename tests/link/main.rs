@@ -11,6 +11,7 @@
 mod answers;
 mod failover;
 mod gate;
+mod journal;
 mod outages;
 mod peer;
 mod raw_peer;
