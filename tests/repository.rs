@@ -93,7 +93,8 @@ const ROOMS: [Room; 13] = [
     Room {
         name: "cli",
         rooms: &[
-            "model", "sys", "wire", "server", "sandbox", "pb", "journal", "link", "logging", "policyd",
+            "model", "sys", "wire", "server", "sandbox", "pb", "journal", "link", "logging",
+            "policyd",
         ],
         crates: Crates::Any,
     },

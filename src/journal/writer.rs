@@ -457,7 +457,7 @@ impl Writer {
             }
         }
         // A part is kept free for what execs that have been admitted still have to tell.
-        let is_full = kept > room - room / 8;
+        let is_full = kept >= room - room / 8;
         self.state.set_trouble(is_full.then(|| {
             format!(
                 "the journal holds what it may, {} bytes, of which other gates' files have {}",

@@ -28,8 +28,8 @@ pub(crate) fn compare(directory: &Path, outcome: &Outcome) -> Vec<String> {
     }
 
     // What ran had a verdict, of a rule, and it is stored. What a kill of the gate can take with it is
-    // what the journal was just writing: the last exec of a gate that was killed, at the most, and of
-    // that only what the service hadn't stored either.
+    // what the journal was just writing: of the last exec of a gate that was killed, at the most, and only
+    // what the service hadn't stored either.
     let mut last: BTreeMap<&str, u64> = BTreeMap::new();
     for (gate, number) in ran.iter().map(|id| parts(id)) {
         let known = last.entry(gate).or_default();
@@ -41,13 +41,16 @@ pub(crate) fn compare(directory: &Path, outcome: &Outcome) -> Vec<String> {
         let is_last_of_a_kill = outcome.killed.contains(gate) && last[gate] == number;
         match stored.get(id) {
             Some(exec) => {
-                let is_run = exec["verdict"] == "run" && exec["code"] == "verdict"
-                    || exec["verdict"].is_null() && exec["answered"]["verdict"] == "run";
-                if !is_run {
-                    findings.push(format!("{id} ran, and its record says {exec}"));
+                let is_decided = exec["verdict"] == "run" && exec["code"] == "verdict";
+                let is_answered = exec["answered"]["verdict"] == "run";
+                let is_undecided = exec["verdict"].is_null();
+                if is_decided || is_undecided && is_answered && is_last_of_a_kill {
+                    continue;
                 }
-                if exec["verdict"].is_null() && !is_last_of_a_kill {
-                    findings.push(format!("{id} ran, and its decision isn't stored: {exec}"));
+                if is_undecided && is_last_of_a_kill {
+                    taken_along += 1;
+                } else {
+                    findings.push(format!("{id} ran, and its record says {exec}"));
                 }
             }
             None if is_last_of_a_kill => taken_along += 1,
@@ -74,8 +77,8 @@ pub(crate) fn compare(directory: &Path, outcome: &Outcome) -> Vec<String> {
     }
     findings.extend(histories(directory));
     eprintln!(
-        "{} commands ran, {} execs of {} gates are stored, {} gates were killed, and with them went the \
-         record of {taken_along} execs",
+        "{} commands ran, {} execs of {} gates are stored, {} gates were killed, and with them and \
+         the service went the verdict on {taken_along} execs",
         ran.len(),
         execs.len(),
         run_by_gate.len(),

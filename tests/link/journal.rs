@@ -15,7 +15,7 @@ use execgate::pb::v1::{
 use tonic::Status;
 
 use crate::gate::Gate;
-use crate::peer::{Call, Peer, run_everything};
+use crate::peer::{Call, Peer};
 use crate::scenario;
 
 fn journal(directory: &Path) -> Arc<Journal> {
@@ -172,18 +172,16 @@ async fn a_service_that_acknowledges_nothing_is_sent_all_once() {
     scenario(async {
         let directory = tempfile::tempdir().expect("a directory");
         leave(directory.path()).await;
-        let peer = Peer::start().await;
-        let endpoint = peer.endpoint.clone();
-        let received = run_everything(peer);
-        let _gate = Gate::with_session(&endpoint, 2, with_journal(directory.path()));
+        let mut peer = Peer::start().await;
+        let _gate = Gate::with_session(&peer.endpoint, 2, with_journal(directory.path()));
+        let (mut call, _) = delivery(&mut peer).await;
+        let mut sequences = Vec::new();
+        while let Some(event) = call.event().await {
+            sequences.push(event.sequence);
+        }
+        assert_eq!(sequences, [2, 3, 4, 5]);
+        call.end();
         is_gone(directory.path()).await;
-        let received = received.lock().expect("no test panicked");
-        let decided: Vec<_> = received
-            .iter()
-            .filter(|event| matches!(event.event, Some(Event::ExecDecided(_))))
-            .map(|event| event.sequence)
-            .collect();
-        assert_eq!(decided, [2, 3, 4]);
     })
     .await;
 }
