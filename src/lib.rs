@@ -14,6 +14,8 @@ pub mod link;
 #[cfg(feature = "full")]
 pub mod logging;
 #[cfg(feature = "full")]
+pub mod metrics;
+#[cfg(feature = "full")]
 pub mod pb;
 #[cfg(feature = "full")]
 pub mod policyd;

@@ -225,12 +225,12 @@ impl Gate {
         }
     }
 
-    /// The next verdict; acknowledgements may come at any time.
+    /// The next verdict; acknowledgements, and that rules have changed, may come at any time.
     async fn verdict(&mut self) -> v1::Verdict {
         loop {
             match self.receive().await {
                 Ok(Some(Answer::Verdict(verdict))) => return verdict,
-                Ok(Some(Answer::EventsAcknowledged(_))) => {}
+                Ok(Some(Answer::EventsAcknowledged(_) | Answer::ForgetVerdicts(_))) => {}
                 other => panic!("{other:?}"),
             }
         }

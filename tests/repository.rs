@@ -29,7 +29,7 @@ enum Crates {
     Any,
 }
 
-const ROOMS: [Room; 13] = [
+const ROOMS: [Room; 14] = [
     Room {
         name: "model",
         rooms: &[],
@@ -81,6 +81,11 @@ const ROOMS: [Room; 13] = [
         crates: Crates::Any,
     },
     Room {
+        name: "metrics",
+        rooms: &["model", "server", "link"],
+        crates: Crates::Any,
+    },
+    Room {
         name: "logging",
         rooms: &[],
         crates: Crates::Only(&["tracing-appender", "tracing-subscriber"]),
@@ -93,8 +98,8 @@ const ROOMS: [Room; 13] = [
     Room {
         name: "cli",
         rooms: &[
-            "model", "sys", "wire", "server", "sandbox", "pb", "journal", "link", "logging",
-            "policyd",
+            "model", "sys", "wire", "server", "sandbox", "pb", "journal", "link", "metrics",
+            "logging", "policyd",
         ],
         crates: Crates::Any,
     },

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::policy::PolicyOptions;
 use super::{Failure, OutputForm, OutputOption, SUCCESS, place};
 use crate::link::{Endpoint, LinkCredentials};
+use crate::sys::reach::{Reach, reach};
 use crate::sys::{host, limits, process, signal};
 
 /// Something that is needed is missing.
@@ -232,18 +233,24 @@ fn shell(name: &'static str) -> Finding {
 
 fn descendants() -> Finding {
     const SUBJECT: &str = "clean-up";
-    if Path::new("/proc/thread-self/children").exists() {
-        Finding::good(
+    match reach() {
+        Reach::All => Finding::good(
             SUBJECT,
-            "whatever an escalated command starts ends with it (subreaper)",
-        )
-    } else {
-        Finding::lacking(
+            "whatever a session's commands start ends with it, whoever's it is (subreaper, CAP_KILL)",
+        ),
+        Reach::OwnUser => Finding::lacking(
             SUBJECT,
             Status::Weak,
-            "an escalated command's detached processes may outlive it",
+            "whatever a session's commands start ends with it (subreaper), unless it becomes another user's, \
+             as by sudo",
+            "run the gate as root, or escalate nothing that changes its user",
+        ),
+        Reach::Group => Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            "a session's commands end with it, and their process groups: what detaches itself may outlive it",
             "mount /proc, with a kernel that has CONFIG_PROC_CHILDREN",
-        )
+        ),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString, c_int};
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -18,10 +19,13 @@ use super::{Failure, OutputForm, OutputOption, TIMED_OUT, place};
 use crate::link::{
     Disclosure, Drained, GateDescription, LinkOptions, OnUnavailable, PolicyLink, UserDescription,
 };
+use crate::metrics::{GateMetrics, Measured, MetricsEndpoint};
 use crate::sandbox::Sandbox;
 use crate::server::{
-    EscalateServer, ExecParams, ExecResult, Login, ServerError, SessionParams, ShellCommandExecutor,
+    EscalateServer, EscalationPolicy, ExecParams, ExecResult, Login, ServerError, SessionParams,
+    ShellCommandExecutor,
 };
+use crate::sys::reach::{Reach, reach};
 use crate::sys::signal::SignalWatch;
 use crate::sys::{host, limits, signal};
 
@@ -92,6 +96,10 @@ struct SessionOptions {
 
     #[command(flatten)]
     journal: JournalArguments,
+
+    /// Serve the gate's numbers for Prometheus at http://ADDRESS:PORT/metrics while the session lasts
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
 
     /// Which patched shell: bash, zsh, or a path
     #[arg(long, value_name = "SHELL", default_value = "bash")]
@@ -239,6 +247,7 @@ struct Gate {
     shell: PathBuf,
     wrapper: PathBuf,
     link: Arc<PolicyLink>,
+    policy: Arc<dyn EscalationPolicy>,
     executor: Arc<Executor>,
     reuse_limit: Duration,
 }
@@ -289,14 +298,16 @@ impl Gate {
         signal::ignore(libc::SIGXFSZ);
         link.audit = options.journal.audit();
         link.journal = options.journal.open()?;
-        let link = PolicyLink::new(link).map_err(|error| unprepared(&error))?;
+        let link = Arc::new(PolicyLink::new(link).map_err(|error| unprepared(&error))?);
         if let Err(error) = limits::raise_open_files() {
             tracing::warn!(%error, "the limit on open files stays low");
         }
+        tell_reach();
         Ok(Self {
             shell,
             wrapper,
-            link: Arc::new(link),
+            policy: policy_of(options, &link)?,
+            link,
             reuse_limit: options.reuse_limit,
             executor: Arc::new(Executor {
                 sandbox,
@@ -323,7 +334,7 @@ impl Gate {
             .enable_all()
             .build()
             .map_err(|error| Failure::saying(format!("cannot start: {error}")))?;
-        let server = EscalateServer::new(self.shell, self.wrapper, self.link.clone())
+        let server = EscalateServer::new(self.shell, self.wrapper, self.policy)
             .with_reuse_limit(self.reuse_limit);
         runtime.block_on(async {
             let cancelled = CancellationToken::new();
@@ -363,6 +374,42 @@ fn disclosure(options: &SessionOptions) -> Result<Disclosure, Failure> {
         disclosure.allow_environment(name);
     }
     Ok(disclosure)
+}
+
+/// The link as the policy of sessions, counted where somebody wants the numbers.
+fn policy_of(
+    options: &SessionOptions,
+    link: &Arc<PolicyLink>,
+) -> Result<Arc<dyn EscalationPolicy>, Failure> {
+    let Some(address) = options.metrics else {
+        return Ok(link.clone());
+    };
+    let metrics = Arc::new(GateMetrics::new(link.clone()));
+    let endpoint = MetricsEndpoint::bind(address).map_err(|error| Failure::new(&error))?;
+    if let Ok(address) = endpoint.address() {
+        tracing::info!(%address, "metrics are served");
+    }
+    endpoint
+        .serve(metrics.clone())
+        .map_err(|error| Failure::new(&error))?;
+    Ok(Arc::new(Measured::new(metrics, link.clone())))
+}
+
+/// Says what ends what is left of a session. Only what the machine lacks is a warning: to be an ordinary
+/// user is no fault, and a gate that says nothing can't be told from none.
+fn tell_reach() {
+    match reach() {
+        Reach::All => {
+            tracing::info!("what a session leaves behind is ended by subreapers, whoever's it is")
+        }
+        Reach::OwnUser => tracing::info!(
+            "what a session leaves behind is ended by subreapers, but for processes of other users: no CAP_KILL"
+        ),
+        Reach::Group => tracing::warn!(
+            "what a session leaves behind may outlive it where it leaves its process group: \
+             there is no /proc/thread-self/children (CONFIG_PROC_CHILDREN)"
+        ),
+    }
 }
 
 fn describe() -> GateDescription {

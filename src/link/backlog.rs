@@ -12,7 +12,7 @@ use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::{Code, Request, Status};
 
-use super::backoff::Backoff;
+use super::backoff::{Awaited, Backoff};
 use super::codec::{EncodedEvent, LinkCodec, MESSAGE_LIMIT};
 use super::dialer::Dialer;
 use super::driver::{PATH, describe};
@@ -59,7 +59,7 @@ pub(super) async fn deliver_what_is_left(
                 backoff.reset();
                 tokio::time::sleep(LOOK_INTERVAL).await;
             }
-            Some(next) => tokio::time::sleep(backoff.next(next)).await,
+            Some(next) => tokio::time::sleep(backoff.next(next, Awaited::No)).await,
         }
         work.send_replace(Work::Going);
     }

@@ -110,7 +110,7 @@ async fn call_again_and_again(shared: &Arc<Shared>, route: &Route) {
         if is_over && next == Reconnect::AtLongestInterval {
             return;
         }
-        let pause = backoff.next(next);
+        let pause = backoff.next(next, shared.update(|state| state.awaited()));
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = hastened(shared, begun, next) => {}

@@ -133,6 +133,16 @@ impl PolicyLink {
             .collect()
     }
 
+    /// How many events are kept until they are sent or acknowledged, over all sessions.
+    #[must_use]
+    pub fn queued_events(&self) -> usize {
+        let sessions: Vec<_> = {
+            let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            sessions.iter().filter_map(Weak::upgrade).collect()
+        };
+        sessions.iter().map(|session| session.queued_events()).sum()
+    }
+
     /// Waits, `within` at most, until all sessions have ended and delivered their events. To be
     /// awaited before the program exits, after the last session's end. With a journal, what isn't
     /// delivered stays there, and what others have left is delivered for another second at most.

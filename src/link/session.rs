@@ -530,6 +530,10 @@ impl Shared {
         self.tell(|state| state.record(body));
     }
 
+    pub(super) fn queued_events(&self) -> usize {
+        self.update(|state| state.queued())
+    }
+
     pub(super) fn waiting_for_persons(&self) -> Vec<PersonWait> {
         let session = self.session.description.id;
         self.update(|state| {

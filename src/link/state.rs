@@ -5,6 +5,7 @@ use std::time::Duration;
 use prost::bytes::Bytes;
 use tokio::time::Instant;
 
+use super::backoff::Awaited;
 use super::log::{EventLog, Keep, LogBounds, Next};
 use super::route::Others;
 use crate::journal::{Changes, Since};
@@ -567,6 +568,23 @@ impl<R> SessionState<R> {
         };
         let unopened = usize::from(self.calls_opened == 0);
         (replies.collect(), unopened + self.log.unsettled(keep))
+    }
+
+    /// How many events aren't settled.
+    pub(super) fn queued(&self) -> usize {
+        self.log.unsettled(match self.call.keep {
+            KeepChoice::Chosen(keep) => keep,
+            KeepChoice::Open => Keep::UntilAcknowledged,
+        })
+    }
+
+    /// Whether somebody waits for a verdict that no person gives.
+    pub(super) fn awaited(&self) -> Awaited {
+        if self.open.values().any(|question| !question.extended) {
+            Awaited::Yes
+        } else {
+            Awaited::No
+        }
     }
 
     /// The questions that wait.

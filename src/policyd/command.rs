@@ -61,7 +61,7 @@ const STOPPING_PATIENCE: Duration = Duration::from_secs(8);
         \x20 Serve by a socket that only this user can open:\n\
         \x20   execgate-policyd --rules demo.rules.star --listen unix:/run/execgate/policy.sock\n\n\
         \x20 Serve other hosts, to gates whose certificates a CA has signed:\n\
-        \x20   execgate-policyd --rules demo.rules.star --listen 0.0.0.0:50051 \\\n\
+        \x20   execgate-policyd --rules demo.rules.star --listen policy.example:50051 \\\n\
         \x20     --tls-cert service.pem --tls-key service.key --client-ca gates-ca.pem\n\n\
         \x20 Let the kernel choose a port, and tell a script which:\n\
         \x20   execgate-policyd --rules demo.rules.star --listen 127.0.0.1:0 --output json\n\n\

@@ -121,8 +121,8 @@ impl<S: Source> Followed<S> {
                 if now == before {
                     tracing::info!("the {name} are as they were: {now}");
                 } else {
-                    tracing::info!("new {name} are in force: {now}; before: {before}");
                     self.in_force.send_replace(Arc::new(value));
+                    tracing::info!("new {name} are in force: {now}; before: {before}");
                 }
             }
             Err(error) => {

@@ -22,6 +22,7 @@ mod help;
 mod identity;
 mod journal;
 mod machine;
+mod metrics;
 mod outages;
 #[path = "../link/peer.rs"]
 #[allow(dead_code, reason = "the tests of the link use the rest")]

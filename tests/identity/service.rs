@@ -1,6 +1,7 @@
 //! The reference policy service as a process, with the credentials of a test.
 
-use std::io::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -63,7 +64,7 @@ impl Place {
         command.arg("--rules").arg(self.path("x.rules"));
         command.arg("--data").arg(self.path("data"));
         command.arg("--listen").arg(listen);
-        command.args(arguments.iter().map(|argument| argument.as_ref()));
+        command.args(arguments.iter().map(AsRef::as_ref));
         Service::start(&mut command)
     }
 
@@ -96,7 +97,10 @@ fn replace(path: &Path, content: &str) {
 
 pub(crate) fn digest(token: &str) -> String {
     let digest = Sha256::digest(token.as_bytes());
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    digest.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("text");
+        text
+    })
 }
 
 /// The options of a service that speaks TLS.

@@ -19,4 +19,5 @@ mod harness;
 mod observables;
 mod scripts;
 mod terminals;
+mod users;
 mod volume;
