@@ -32,6 +32,9 @@ use crate::sys::{host, limits, signal};
 /// How long the last events may take to be delivered after the end of a session.
 const DRAIN_TIME: Duration = Duration::from_secs(3);
 
+/// How long the journal's last work may take after that.
+const SHUTDOWN_TIME: Duration = Duration::from_secs(1);
+
 /// What the gate passes on to the shell.
 pub(super) const SIGNALS: &[c_int] = &[
     libc::SIGINT,
@@ -336,14 +339,17 @@ impl Gate {
             .map_err(|error| Failure::saying(format!("cannot start: {error}")))?;
         let server = EscalateServer::new(self.shell, self.wrapper, self.policy)
             .with_reuse_limit(self.reuse_limit);
-        runtime.block_on(async {
+        let ended = runtime.block_on(async {
             let cancelled = CancellationToken::new();
             let result = session(&server, self.executor.clone(), &cancelled).await;
             if self.link.drain(DRAIN_TIME).await == Drained::TimedOut {
                 tracing::warn!("the session's last events couldn't be delivered in time");
             }
             result.map_err(|error| Failure::new(&error))
-        })
+        });
+        // A journal's disk that hangs keeps no gate from ending.
+        runtime.shutdown_timeout(SHUTDOWN_TIME);
+        ended
     }
 }
 

@@ -1,4 +1,5 @@
 use std::collections::HashSet;
+use std::error::Error as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -25,7 +26,8 @@ use crate::pb::{self, Acknowledgement, Answer, Reconnect};
 /// Between looks for sessions that were left.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a service may take to say how far it has stored a session; one that doesn't say is sent all.
-const ACCEPT_PATIENCE: Duration = Duration::from_secs(5);
+/// Longer than pings take to find that it hangs.
+const ACCEPT_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a service may take from one answer to the next.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Events between the journal and the transport.
@@ -90,8 +92,12 @@ async fn deliver_once(
                     tracing::info!(session = %id, events, "delivered what a gate that is no more had left");
                 }
             }
+            Err(status) if concerns_all(&status) => {
+                tracing::debug!(session = %id, "delivering what was left: {}", describe(&status));
+                return Some(pb::after_status(status.code()));
+            }
             // This session alone is refused: another gate's, for one, that has shown other credentials.
-            Err(status) if status.code() == Code::PermissionDenied => {
+            Err(status) => {
                 if refused.insert(id) {
                     tracing::error!(
                         session = %id,
@@ -100,13 +106,23 @@ async fn deliver_once(
                     );
                 }
             }
-            Err(status) => {
-                tracing::debug!(session = %id, "delivering what was left: {}", describe(&status));
-                return Some(pb::after_status(status.code()));
-            }
         }
     }
     None
+}
+
+/// Whether a call that ended so would with any session: the service is away, or doesn't want this gate.
+fn concerns_all(status: &Status) -> bool {
+    status.source().is_some()
+        || matches!(
+            status.code(),
+            Code::Unavailable
+                | Code::DeadlineExceeded
+                | Code::Unauthenticated
+                | Code::Unimplemented
+                | Code::Cancelled
+                | Code::Unknown
+        )
 }
 
 /// Delivers a session at the first endpoint that takes it; tells how many events that were.

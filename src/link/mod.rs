@@ -23,7 +23,8 @@
 //! What is delivered: to a service that acknowledges events, each at least once and in order, as long
 //! as the bounds hold and the gate lives or has a [`journal`](crate::journal): what that holds of
 //! sessions that no gate tells events of any more is delivered by any gate that uses it (`backlog`). To one that doesn't, each at most once: an event is
-//! forgotten when the transport has taken it, and is lost if the connection dies with it. Open
+//! forgotten when the transport has taken it, and is lost if the connection dies with it; what a journal
+//! hadn't forgotten yet when its gate was killed is sent again. Open
 //! questions are asked again in both cases.
 //!
 //! Not here: what becomes of a decision, and conversions, which are in [`pb`](crate::pb).
