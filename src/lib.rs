@@ -8,6 +8,8 @@ pub mod wrapper;
 #[cfg(feature = "full")]
 pub mod cli;
 #[cfg(feature = "full")]
+pub mod journal;
+#[cfg(feature = "full")]
 pub mod link;
 #[cfg(feature = "full")]
 pub mod logging;

@@ -681,6 +681,7 @@ async fn what_was_acknowledged_survives_a_kill() {
     let resumption = v1::Resumption {
         attempt: 2,
         next_sequence: 10,
+        ..v1::Resumption::default()
     };
     gate.sequence = 53;
     gate.send(0, started(SESSION, Some(resumption))).await;
@@ -703,6 +704,43 @@ async fn what_was_acknowledged_survives_a_kill() {
         .filter_map(|exec| exec["exec_id"].as_u64())
         .collect();
     assert_eq!(answers, [9, 49, 50]);
+}
+
+/// The gate was killed when it had told more than its journal has, and the service has just got it.
+#[tokio::test]
+async fn what_a_gate_left_is_taken_without_verdicts_behind_all_that_is_stored() {
+    let place = Place::new(RULES);
+    let policyd = place.serve();
+    let mut gate = Gate::start(&policyd).await;
+    gate.accepted().await;
+    for exec_id in 1..=5 {
+        gate.ask(exec_id, "/usr/bin/git", &["status"]).await;
+    }
+    drop(gate);
+
+    let delivery = v1::Resumption {
+        attempt: 0,
+        next_sequence: 3,
+        reason: v1::ResumptionReason::Delivery.into(),
+    };
+    let mut gate = Gate::open(&policyd).await;
+    gate.send(0, started(SESSION, Some(delivery))).await;
+    assert_eq!(gate.accepted().await.stored_sequence, 6);
+    // A repeat, which changes nothing and is not answered; something new, which isn't answered either.
+    gate.send(6, requested(5, "/usr/bin/git", &["status"]))
+        .await;
+    gate.send(7, requested(6, "/usr/bin/git", &["status"]))
+        .await;
+    gate.send(8, session_ended()).await;
+    gate.sequence = 8;
+    gate.acknowledged_through(8).await;
+    assert_eq!(place.count_events(), 8);
+    let execs = place.audit();
+    let times: Vec<_> = execs
+        .iter()
+        .map(|exec| exec["answered"]["times"].as_u64())
+        .collect();
+    assert_eq!(times, [1, 1, 1, 1, 1, 0].map(Some));
 }
 
 #[tokio::test]

@@ -29,7 +29,7 @@ enum Crates {
     Any,
 }
 
-const ROOMS: [Room; 13] = [
+const ROOMS: [Room; 14] = [
     Room {
         name: "model",
         rooms: &[],
@@ -71,8 +71,13 @@ const ROOMS: [Room; 13] = [
         crates: Crates::Only(&["thiserror", "tokio", "tokio-rustls"]),
     },
     Room {
+        name: "journal",
+        rooms: &["model", "sys"],
+        crates: Crates::Only(&["prost", "rusqlite", "thiserror", "tokio", "tracing"]),
+    },
+    Room {
         name: "link",
-        rooms: &["model", "sys", "pb", "server", "transport"],
+        rooms: &["model", "sys", "pb", "server", "transport", "journal"],
         crates: Crates::Any,
     },
     Room {
@@ -93,8 +98,8 @@ const ROOMS: [Room; 13] = [
     Room {
         name: "cli",
         rooms: &[
-            "model", "sys", "wire", "server", "sandbox", "pb", "link", "metrics", "logging",
-            "policyd",
+            "model", "sys", "wire", "server", "sandbox", "pb", "journal", "link", "metrics",
+            "logging", "policyd",
         ],
         crates: Crates::Any,
     },

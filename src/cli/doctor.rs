@@ -9,8 +9,8 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use super::policy::CredentialOptions;
-use super::{Failure, OutputForm, OutputOption, SUCCESS, named_policy, place};
+use super::policy::PolicyOptions;
+use super::{Failure, OutputForm, OutputOption, SUCCESS, place};
 use crate::link::{Endpoint, LinkCredentials};
 use crate::sys::reach::{Reach, reach};
 use crate::sys::{host, limits, process, signal};
@@ -30,12 +30,8 @@ Exit codes:
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(super) struct DoctorArguments {
-    /// A policy service to try: http://HOST:PORT, https://HOST:PORT or unix:/PATH
-    #[arg(long, value_name = "URL", env = "EXECGATE_POLICY")]
-    policy: Option<String>,
-
     #[command(flatten)]
-    credentials: CredentialOptions,
+    policy: PolicyOptions,
 
     #[command(flatten)]
     output: OutputOption,
@@ -93,10 +89,7 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> Result<c_int, Failure> {
     findings.push(descendants());
     findings.push(open_files());
     findings.push(bubblewrap());
-    findings.push(policy(
-        named_policy(arguments.policy.as_deref()),
-        &arguments.credentials.credentials(),
-    ));
+    findings.extend(policies(&arguments.policy));
     let text = match arguments.output.output {
         OutputForm::Json => {
             let mut text = serde_json::json!({ "findings": findings }).to_string();
@@ -309,16 +302,28 @@ fn bubblewrap() -> Finding {
     }
 }
 
-fn policy(named: Option<&str>, credentials: &LinkCredentials) -> Finding {
-    const SUBJECT: &str = "policy service";
-    let Some(named) = named else {
-        return Finding::lacking(
-            SUBJECT,
+const POLICY_SERVICE: &str = "policy service";
+
+/// One for each endpoint.
+fn policies(options: &PolicyOptions) -> Vec<Finding> {
+    let credentials = options.credentials();
+    let mut findings: Vec<_> = options
+        .named()
+        .map(|named| policy(named, &credentials))
+        .collect();
+    if findings.is_empty() {
+        findings.push(Finding::lacking(
+            POLICY_SERVICE,
             Status::Weak,
             "none named",
             "give --policy URL or set EXECGATE_POLICY; `execgate-policyd --rules FILE` starts one",
-        );
-    };
+        ));
+    }
+    findings
+}
+
+fn policy(named: &str, credentials: &LinkCredentials) -> Finding {
+    const SUBJECT: &str = POLICY_SERVICE;
     let endpoint: Endpoint = match named.parse() {
         Ok(endpoint) => endpoint,
         Err(error) => {

@@ -12,12 +12,12 @@ use clap::{Args, ValueEnum};
 use tokio_util::sync::CancellationToken;
 
 use super::executor::{Executor, Streams};
-use super::policy::{CredentialOptions, unprepared};
+use super::journal::JournalArguments;
+use super::policy::{PolicyOptions, unprepared};
 use super::startup::Startup;
-use super::{Failure, OutputForm, OutputOption, TIMED_OUT, named_policy, place};
+use super::{Failure, OutputForm, OutputOption, TIMED_OUT, place};
 use crate::link::{
-    Disclosure, Drained, Endpoint, GateDescription, LinkOptions, OnUnavailable, PolicyLink,
-    UserDescription,
+    Disclosure, Drained, GateDescription, LinkOptions, OnUnavailable, PolicyLink, UserDescription,
 };
 use crate::metrics::{GateMetrics, Measured, MetricsEndpoint};
 use crate::sandbox::Sandbox;
@@ -31,6 +31,9 @@ use crate::sys::{host, limits, signal};
 
 /// How long the last events may take to be delivered after the end of a session.
 const DRAIN_TIME: Duration = Duration::from_secs(3);
+
+/// How long the journal's last work may take after that.
+const SHUTDOWN_TIME: Duration = Duration::from_secs(1);
 
 /// What the gate passes on to the shell.
 pub(super) const SIGNALS: &[c_int] = &[
@@ -59,12 +62,8 @@ of their arrival), truncated (whether more came than the 64 MiB of each that are
 /// What both commands take.
 #[derive(Debug, Args)]
 struct SessionOptions {
-    /// Where the policy service is: http://HOST:PORT, https://HOST:PORT or unix:/PATH
-    #[arg(long, value_name = "URL", env = "EXECGATE_POLICY")]
-    policy: Option<String>,
-
     #[command(flatten)]
-    credentials: CredentialOptions,
+    policy: PolicyOptions,
 
     /// What becomes of an exec when the policy service can't be reached or doesn't answer in time
     #[arg(long, value_name = "ACTION", default_value = "deny")]
@@ -97,6 +96,9 @@ struct SessionOptions {
     /// that begin so. May be repeated [default: none, names only]
     #[arg(long, value_name = "NAME")]
     allow_environment: Vec<String>,
+
+    #[command(flatten)]
+    journal: JournalArguments,
 
     /// Serve the gate's numbers for Prometheus at http://ADDRESS:PORT/metrics while the session lasts
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -260,12 +262,12 @@ impl Gate {
         signals: SignalWatch,
         streams: Streams,
     ) -> Result<Self, Failure> {
-        let policy = named_policy(options.policy.as_deref()).ok_or_else(|| {
+        let mut endpoints = options.policy.endpoints()?.into_iter();
+        let endpoint = endpoints.next().ok_or_else(|| {
             Failure::saying("no policy service is named, and nothing runs without a verdict").hint(
                 "give --policy URL or set EXECGATE_POLICY; `execgate-policyd --rules FILE` starts one",
             )
         })?;
-        let endpoint: Endpoint = policy.parse().map_err(|error| Failure::new(&error))?;
         let wrapper = place::wrapper()?;
         let shell = place::shell(&options.shell)?;
         let home = workdir(options.workdir.as_deref())?;
@@ -284,6 +286,7 @@ impl Gate {
             },
         };
         let mut link = LinkOptions::new(endpoint);
+        link.further_endpoints = endpoints.collect();
         link.verdict_deadline = options.verdict_timeout;
         link.pending_cap = options.approval_timeout;
         link.on_unavailable = match options.on_unavailable {
@@ -292,9 +295,13 @@ impl Gate {
         };
         link.disclosure = disclosure(options)?;
         link.gate = describe();
-        link.credentials = options.credentials.credentials();
-        let link = Arc::new(PolicyLink::new(link).map_err(|error| unprepared(&error))?);
+        link.credentials = options.policy.credentials();
         signal::ignore(libc::SIGPIPE);
+        // A limit on the size of files is an error like a disk that is full.
+        signal::ignore(libc::SIGXFSZ);
+        link.audit = options.journal.audit();
+        link.journal = options.journal.open()?;
+        let link = Arc::new(PolicyLink::new(link).map_err(|error| unprepared(&error))?);
         if let Err(error) = limits::raise_open_files() {
             tracing::warn!(%error, "the limit on open files stays low");
         }
@@ -332,14 +339,17 @@ impl Gate {
             .map_err(|error| Failure::saying(format!("cannot start: {error}")))?;
         let server = EscalateServer::new(self.shell, self.wrapper, self.policy)
             .with_reuse_limit(self.reuse_limit);
-        runtime.block_on(async {
+        let ended = runtime.block_on(async {
             let cancelled = CancellationToken::new();
             let result = session(&server, self.executor.clone(), &cancelled).await;
             if self.link.drain(DRAIN_TIME).await == Drained::TimedOut {
                 tracing::warn!("the session's last events couldn't be delivered in time");
             }
             result.map_err(|error| Failure::new(&error))
-        })
+        });
+        // A journal's disk that hangs keeps no gate from ending.
+        runtime.shutdown_timeout(SHUTDOWN_TIME);
+        ended
     }
 }
 

@@ -5,6 +5,7 @@
 mod doctor;
 mod exec;
 mod executor;
+mod journal;
 mod place;
 mod policy;
 mod startup;
@@ -89,11 +90,6 @@ struct OutputOption {
     /// How to write the result
     #[arg(long, value_name = "FORM", default_value = "text")]
     output: OutputForm,
-}
-
-/// `--policy`, where it names something: a variable that is set to nothing isn't a choice.
-fn named_policy(policy: Option<&str>) -> Option<&str> {
-    policy.filter(|policy| !policy.is_empty())
 }
 
 /// Why a command failed: what was attempted, all causes, and what to do.

@@ -5,14 +5,24 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Failure;
-use crate::link::{CertificateFiles, LinkCredentials, Plaintext, PrepareError};
+use crate::link::{CertificateFiles, Endpoint, LinkCredentials, Plaintext, PrepareError};
 
 /// Variables that begin so are the gate's own, and no session's.
 pub(super) const GATES_OWN: &str = "EXECGATE_POLICY_";
 
-/// What the gate shows a policy service, and asks of it.
+/// Where a policy service is, what the gate shows it, and asks of it.
 #[derive(Debug, Args)]
-pub(super) struct CredentialOptions {
+pub(super) struct PolicyOptions {
+    /// Where the policy service is: http://HOST:PORT, https://HOST:PORT or unix:/PATH. May be repeated, or
+    /// a list with commas: the first is preferred, the others are tried in order where it can't be reached
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "EXECGATE_POLICY",
+        value_delimiter = ','
+    )]
+    policy: Vec<String>,
+
     /// Certificates in PEM to trust the policy service by, instead of the system's
     #[arg(long, value_name = "FILE", env = "EXECGATE_POLICY_CA")]
     policy_ca: Option<PathBuf>,
@@ -54,7 +64,20 @@ pub(super) struct CredentialOptions {
     insecure_policy: bool,
 }
 
-impl CredentialOptions {
+impl PolicyOptions {
+    /// Where the policy service is, as it was named: a variable that is set to nothing isn't a choice.
+    pub(super) fn named(&self) -> impl Iterator<Item = &str> {
+        let names = self.policy.iter().map(|name| name.trim());
+        names.filter(|name| !name.is_empty())
+    }
+
+    /// The same, understood.
+    pub(super) fn endpoints(&self) -> Result<Vec<Endpoint>, Failure> {
+        self.named()
+            .map(|name| name.parse().map_err(|error| Failure::new(&error)))
+            .collect::<Result<_, _>>()
+    }
+
     pub(super) fn credentials(&self) -> LinkCredentials {
         let pair = self.policy_cert.clone().zip(self.policy_key.clone());
         LinkCredentials {

@@ -17,7 +17,7 @@ const ONE_CUT: Duration = Duration::from_secs(5);
 /// After this many connections that were cut while they were quiet, pings are the likely reason.
 const MOST_CUTS: u32 = 2;
 
-/// Holds the connection that all sessions share.
+/// Holds the connection to an endpoint that all sessions share.
 #[derive(Debug)]
 pub(super) struct Dialer {
     endpoint: Endpoint,
@@ -39,6 +39,7 @@ impl Dialer {
     pub(super) fn new(
         endpoint: &Endpoint,
         credentials: &LinkCredentials,
+        pings: Pings,
     ) -> Result<Self, PrepareError> {
         let (connector, files) = endpoint.connector(credentials)?;
         Ok(Self {
@@ -46,7 +47,7 @@ impl Dialer {
             connector,
             files,
             current: Mutex::new(Current {
-                pings: Pings::Often,
+                pings,
                 channel: None,
                 cuts: 0,
                 last_cut: None,
@@ -104,6 +105,12 @@ impl Dialer {
         }
     }
 
+    /// Between pings while nothing else is heard.
+    pub(super) fn ping_interval(&self) -> Duration {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.pings.interval()
+    }
+
     /// Pings seldom from the next call on: the service ended the connection for its many pings.
     pub(super) fn ping_seldom(&self) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,7 +134,7 @@ impl Dialer {
 
 impl Current {
     fn ping_seldom(&mut self) {
-        if self.pings == Pings::Often {
+        if self.pings != Pings::Seldom {
             self.pings = Pings::Seldom;
             self.channel = None;
         }
@@ -141,7 +148,8 @@ mod tests {
     #[test]
     fn two_cuts_apart_from_each_other_make_pings_seldom() {
         let endpoint = "http://127.0.0.1:1".parse().expect("an endpoint");
-        let dialer = Dialer::new(&endpoint, &LinkCredentials::default()).expect("a dialer");
+        let dialer =
+            Dialer::new(&endpoint, &LinkCredentials::default(), Pings::Often).expect("a dialer");
         let pings = || dialer.current.lock().expect("no panic").pings;
         let now = Instant::now();
         dialer.cut_while_quiet(now);

@@ -14,9 +14,14 @@ use crate::transport::CredentialError;
 const LONGEST_SOCKET_PATH: usize = 107;
 
 /// HTTP/2 pings find a peer that hangs, or a connection that died behind a proxy: within the sum of
-/// these two.
-pub(super) const PING_INTERVAL: Duration = Duration::from_secs(5);
+/// interval and timeout.
+const PING_INTERVAL: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// The same where there is another endpoint to turn to: soon enough for a verdict from there within
+/// the default deadline.
+const SHORT_PING_INTERVAL: Duration = Duration::from_secs(2);
+const SHORT_PING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Ping interval for a service that calls that too many. gRPC servers accept one ping in five minutes
 /// unless told otherwise (gRFC A8); this is a little more.
@@ -98,10 +103,22 @@ impl PrepareError {
 /// How often to send HTTP/2 pings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pings {
-    /// Often enough to find a dead peer within ten seconds.
+    /// Often enough to find a dead peer within four seconds.
+    VeryOften,
+    /// Often enough to find one within nine.
     Often,
     /// As seldom as services want that have complained.
     Seldom,
+}
+
+impl Pings {
+    pub(super) fn interval(self) -> Duration {
+        match self {
+            Self::VeryOften => SHORT_PING_INTERVAL,
+            Self::Often => PING_INTERVAL,
+            Self::Seldom => CALM_PING_INTERVAL,
+        }
+    }
 }
 
 impl Endpoint {
@@ -138,11 +155,11 @@ impl Endpoint {
             Place::Unix(_) => Uri::from_static("http://localhost"),
         };
         tonic::transport::Endpoint::from(uri)
-            .http2_keep_alive_interval(match pings {
-                Pings::Often => PING_INTERVAL,
-                Pings::Seldom => CALM_PING_INTERVAL,
+            .http2_keep_alive_interval(pings.interval())
+            .keep_alive_timeout(match pings {
+                Pings::VeryOften => SHORT_PING_TIMEOUT,
+                Pings::Often | Pings::Seldom => PING_TIMEOUT,
             })
-            .keep_alive_timeout(PING_TIMEOUT)
             // A connection without a call has nothing to lose, and services object to such pings.
             .keep_alive_while_idle(false)
             .initial_stream_window_size(STREAM_WINDOW)

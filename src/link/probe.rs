@@ -7,7 +7,7 @@ use tonic_health::pb::health_client::HealthClient;
 use super::credentials::LinkCredentials;
 use super::dialer::Dialer;
 use super::driver::describe;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Pings};
 
 impl Endpoint {
     /// Tries whether a gRPC service there takes calls of a gate with these credentials, `within` at
@@ -20,7 +20,8 @@ impl Endpoint {
         credentials: &LinkCredentials,
         within: Duration,
     ) -> Result<(), String> {
-        let dialer = Dialer::new(self, credentials).map_err(|error| error.to_string())?;
+        let dialer =
+            Dialer::new(self, credentials, Pings::Often).map_err(|error| error.to_string())?;
         let call = async {
             let mut request = Request::new(HealthCheckRequest::default());
             dialer.authorize(request.metadata_mut()).await?;

@@ -58,6 +58,10 @@ impl EscalationPolicy for Measured {
         })
     }
 
+    fn may_reuse(&self) -> bool {
+        self.policy.may_reuse()
+    }
+
     fn observe(&self, event: SessionEvent) {
         match &event {
             SessionEvent::ExecDecided {

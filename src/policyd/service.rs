@@ -131,6 +131,15 @@ fn overfull(full: Full) -> Status {
 /// The gate is gone: there is nobody to tell anything.
 struct Gone;
 
+/// What a call is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Conversation {
+    /// A session that goes on.
+    Decisions,
+    /// What a gate left in its journal.
+    Delivery,
+}
+
 /// Why a call ends.
 enum End {
     Gone,
@@ -185,9 +194,24 @@ impl Call {
             resumed = opening.sequence == 0,
             "session connected"
         );
+        let resumption = match &opening.event {
+            Some(Event::SessionStarted(started)) => started.resumption,
+            _ => None,
+        };
+        let conversation = match resumption.map(|resumption| resumption.reason()) {
+            Some(v1::ResumptionReason::Delivery) => Conversation::Delivery,
+            _ => Conversation::Decisions,
+        };
         let store = self.setting.store.as_ref();
         let mut journal =
             store.map(|store| Journal::begin(store, &session.id, &self.caller.gate, opening));
+        let mut stored = 0;
+        if conversation == Conversation::Delivery
+            && let Some(journal) = &mut journal
+        {
+            let highest = tokio::time::timeout(STORING_PATIENCE, journal.go_on_behind_the_last());
+            stored = highest.await.ok().flatten().ok_or_else(not_stored)?;
+        }
         let acknowledgement = match journal {
             Some(_) => v1::EventAcknowledgement::Stored,
             None => v1::EventAcknowledgement::None,
@@ -196,10 +220,11 @@ impl Call {
         self.answer(Answer::SessionAccepted(v1::SessionAccepted {
             event_acknowledgement: acknowledgement.into(),
             policy_revision: revision,
+            stored_sequence: stored,
             ..v1::SessionAccepted::default()
         }))
         .await?;
-        let ended = self.follow(&session, journal.as_mut()).await;
+        let ended = self.follow(&session, conversation, journal.as_mut()).await;
         if let Some(journal) = &mut journal
             && !matches!(ended, Err(End::Gone))
         {
@@ -242,6 +267,7 @@ impl Call {
     async fn follow(
         &mut self,
         session: &SessionFacts,
+        conversation: Conversation,
         mut journal: Option<&mut Journal>,
     ) -> Result<(), End> {
         // Without a store nothing is ever stored: a channel that stays silent stands for it.
@@ -280,7 +306,7 @@ impl Call {
                         return Ok(());
                     };
                     within_bounds(&request)?;
-                    let answer = self.react(session, &request).await?;
+                    let answer = self.react(session, conversation, &request).await?;
                     if let Some(journal) = &mut journal {
                         journal.record(request, answer);
                     }
@@ -304,9 +330,12 @@ impl Call {
     async fn react(
         &mut self,
         session: &SessionFacts,
+        conversation: Conversation,
         request: &v1::SessionRequest,
     ) -> Result<Option<v1::Verdict>, End> {
         match &request.event {
+            // Nobody waits for the verdict any more.
+            Some(Event::ExecRequested(_)) if conversation == Conversation::Delivery => Ok(None),
             Some(Event::ExecRequested(exec)) => {
                 let verdict = {
                     let rules = Arc::clone(&self.setting.rules.borrow());

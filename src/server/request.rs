@@ -240,7 +240,9 @@ impl<'a> Request<'a> {
         let over = self.shared.over.clone();
         let policy = self.shared.policy.clone();
         let verdicts = self.shared.context.verdicts.clone();
-        if let Some((verdict, origin)) = verdicts.find(&exec, self.pidfd.as_ref()) {
+        if policy.may_reuse()
+            && let Some((verdict, origin)) = verdicts.find(&exec, self.pidfd.as_ref())
+        {
             policy.observe(SessionEvent::ExecReused { exec, origin });
             return Input::Decided(verdict);
         }

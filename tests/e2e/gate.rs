@@ -134,6 +134,11 @@ impl Gate {
         (self, relay)
     }
 
+    /// Where its policy service listens.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// A path in the scenario's own directory, which has `home` and `work`.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)

@@ -20,6 +20,7 @@ mod embedding;
 mod gate;
 mod help;
 mod identity;
+mod journal;
 mod machine;
 mod metrics;
 mod outages;

@@ -117,6 +117,11 @@ impl Running {
         writeln!(stdin, "{line}").expect("a reader");
     }
 
+    /// Whether all that it had to say has been read.
+    pub(crate) fn is_over(&self) -> bool {
+        self.stdout.reader.is_finished()
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         signal(self.child.id(), name);
     }

@@ -107,6 +107,7 @@ pub(crate) fn started(session: &str, resumed_at: Option<u64>) -> Event {
         resumption: resumed_at.map(|next_sequence| v1::Resumption {
             attempt: 2,
             next_sequence,
+            ..v1::Resumption::default()
         }),
         ..v1::SessionStarted::default()
     })

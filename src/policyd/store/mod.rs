@@ -26,7 +26,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use prost::Message as _;
 use rusqlite::Connection;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 pub use error::StoreError;
 use schema::Written;
@@ -82,6 +82,8 @@ struct WriterState {
 
 enum Message {
     Record(Box<Record>),
+    /// How far a session is stored, with all that was queued before this.
+    Highest(Arc<str>, oneshot::Sender<u64>),
     Close,
 }
 
@@ -242,6 +244,17 @@ impl Journal {
         journal
     }
 
+    /// Waits until all that was queued is stored, and goes on behind the last event of the session that
+    /// is; `None` if that can't be told now.
+    pub(crate) async fn go_on_behind_the_last(&mut self) -> Option<u64> {
+        let (reply, highest) = oneshot::channel();
+        let question = Message::Highest(Arc::clone(&self.session), reply);
+        self.store.shared.queue.try_send(question).ok()?;
+        let highest = highest.await.ok()?;
+        self.expected = self.expected.max(highest.saturating_add(1));
+        Some(highest)
+    }
+
     /// Takes one event, without waiting; `answer` is what was answered to it.
     pub(crate) fn record(&mut self, request: v1::SessionRequest, answer: Option<v1::Verdict>) {
         let sequence = request.sequence;
@@ -357,6 +370,7 @@ impl Writer {
                 break;
             };
             let mut batch = Vec::new();
+            let mut questions = Vec::new();
             let mut bytes = 0;
             let mut next = Some(first);
             let gather_until = Instant::now() + GATHERING;
@@ -369,6 +383,10 @@ impl Writer {
                         if is_last {
                             break;
                         }
+                    }
+                    Some(Message::Highest(session, reply)) => {
+                        questions.push((session, reply));
+                        break;
                     }
                     Some(Message::Close) => {
                         is_open = false;
@@ -383,6 +401,12 @@ impl Writer {
                 next = self.messages.try_recv().ok();
             }
             self.store(&batch);
+            for (session, reply) in questions {
+                match schema::highest(&self.connection, &session) {
+                    Ok(highest) => drop(reply.send(highest)),
+                    Err(error) => tracing::error!("reading how far a session is stored: {error}"),
+                }
+            }
         }
         // What was queued behind the request to close.
         let mut rest = Vec::new();

@@ -235,6 +235,14 @@ pub fn open_for_reading(directory: &Path) -> Result<Connection, StoreError> {
     }
 }
 
+/// The highest sequence of a session that is stored; 0: none.
+pub(super) fn highest(connection: &Connection, session: &str) -> rusqlite::Result<u64> {
+    connection
+        .prepare_cached("SELECT max(sequence) FROM events WHERE session_id = ?1")?
+        .query_row([session], |row| row.get::<_, Option<i64>>(0))
+        .map(|highest| highest.map_or(0, i64::cast_unsigned))
+}
+
 /// The sessions whose gates are known, the latest ones, and of these the earliest first.
 pub(super) fn latest_owners(
     connection: &Connection,

@@ -118,6 +118,7 @@ fn a_resumed_call_asks_what_is_open_and_goes_on_with_what_is_not_acknowledged() 
     let resumption = v1::Resumption {
         attempt: 3,
         next_sequence: 12,
+        ..v1::Resumption::default()
     };
     let mut journal = Journal::begin(&store, SESSION, &gate("a"), started(0, Some(resumption)));
     // Asked again under their old numbers.
@@ -290,6 +291,7 @@ fn another_gate_adds_nothing_to_a_session_and_is_told() {
     let resumption = v1::Resumption {
         attempt: 9,
         next_sequence: 3,
+        ..v1::Resumption::default()
     };
     let mut foreign = Journal::begin(&store, SESSION, &gate("b"), started(0, Some(resumption)));
     foreign.record(requested(3, 2), None);
@@ -340,6 +342,7 @@ fn a_store_of_the_first_version_is_brought_up_to_date() {
     let resumption = v1::Resumption {
         attempt: 2,
         next_sequence: 2,
+        ..v1::Resumption::default()
     };
     let resumed = Journal::begin(&store, SESSION, &gate("b"), started(0, Some(resumption)));
     store.close();
