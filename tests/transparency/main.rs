@@ -14,6 +14,7 @@
 mod support;
 
 mod endings;
+mod failures;
 mod gates;
 mod harness;
 mod observables;
