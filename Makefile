@@ -6,7 +6,7 @@ DESTDIR ?=
 CARGO := cargo
 PYTHON_ENVIRONMENT := target/python
 
-.PHONY: help build install demo test test-all lint deny bench dependencies test-dependencies \
+.PHONY: help build install demo test test-all chaos lint deny bench dependencies test-dependencies \
 	programs wrapper shells python clean
 
 help:
@@ -14,7 +14,8 @@ help:
 	@echo 'make install    install it under PREFIX (now $(PREFIX)); DESTDIR is honoured'
 	@echo 'make demo       build, and show a gated build from first exec to audit'
 	@echo 'make test       build, and run all checks and tests'
-	@echo 'make test-all   the long ones too: the shells'"'"' own test suites under the gate'
+	@echo 'make test-all   the long ones too: the shells'"'"' own test suites, and real work, under the gate'
+	@echo 'make chaos      kills at random moments during 10,000 execs, and what became of each (minutes)'
 	@echo 'make bench      what gating adds to an exec, as ratios'
 	@echo 'make clean      remove target/'
 
@@ -74,7 +75,14 @@ test: test-dependencies build python lint deny
 test-all: test
 	tests/shells/upstream-suites.sh --work target/shells all
 	tests/shells/upstream-suites.sh --work target/shells --gate $(DIST) all
+	scripts/install-dependencies work
 	scripts/real-work $(DIST)
+	CHAOS_EXECS=10000 $(CARGO) test --locked --test chaos
+
+# CHAOS_SEED=N makes the same choices again.
+chaos: export CHAOS_EXECS ?= 10000
+chaos: build
+	$(CARGO) test --locked --test chaos -- --nocapture
 
 bench: build
 	$(CARGO) bench --locked --bench exec_cost

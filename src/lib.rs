@@ -8,9 +8,13 @@ pub mod wrapper;
 #[cfg(feature = "full")]
 pub mod cli;
 #[cfg(feature = "full")]
+pub mod journal;
+#[cfg(feature = "full")]
 pub mod link;
 #[cfg(feature = "full")]
 pub mod logging;
+#[cfg(feature = "full")]
+pub mod metrics;
 #[cfg(feature = "full")]
 pub mod pb;
 #[cfg(feature = "full")]
@@ -19,3 +23,5 @@ pub mod policyd;
 pub mod sandbox;
 #[cfg(feature = "full")]
 pub mod server;
+#[cfg(feature = "full")]
+pub mod transport;

@@ -145,7 +145,17 @@ impl Drop for Policyd {
 
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_execgate-policyd"));
-    for name in ["RULES", "LISTEN", "DATA", "LOG"] {
+    for name in [
+        "RULES",
+        "LISTEN",
+        "DATA",
+        "LOG",
+        "TLS_CERT",
+        "TLS_KEY",
+        "CLIENT_CA",
+        "TOKENS",
+        "ALLOW_UID",
+    ] {
         command.env_remove(format!("EXECGATE_POLICYD_{name}"));
     }
     command.args(arguments).stdin(Stdio::null());
@@ -215,12 +225,12 @@ impl Gate {
         }
     }
 
-    /// The next verdict; acknowledgements may come at any time.
+    /// The next verdict; acknowledgements, and that rules have changed, may come at any time.
     async fn verdict(&mut self) -> v1::Verdict {
         loop {
             match self.receive().await {
                 Ok(Some(Answer::Verdict(verdict))) => return verdict,
-                Ok(Some(Answer::EventsAcknowledged(_))) => {}
+                Ok(Some(Answer::EventsAcknowledged(_) | Answer::ForgetVerdicts(_))) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -671,6 +681,7 @@ async fn what_was_acknowledged_survives_a_kill() {
     let resumption = v1::Resumption {
         attempt: 2,
         next_sequence: 10,
+        ..v1::Resumption::default()
     };
     gate.sequence = 53;
     gate.send(0, started(SESSION, Some(resumption))).await;
@@ -693,6 +704,43 @@ async fn what_was_acknowledged_survives_a_kill() {
         .filter_map(|exec| exec["exec_id"].as_u64())
         .collect();
     assert_eq!(answers, [9, 49, 50]);
+}
+
+/// The gate was killed when it had told more than its journal has, and the service has just got it.
+#[tokio::test]
+async fn what_a_gate_left_is_taken_without_verdicts_behind_all_that_is_stored() {
+    let place = Place::new(RULES);
+    let policyd = place.serve();
+    let mut gate = Gate::start(&policyd).await;
+    gate.accepted().await;
+    for exec_id in 1..=5 {
+        gate.ask(exec_id, "/usr/bin/git", &["status"]).await;
+    }
+    drop(gate);
+
+    let delivery = v1::Resumption {
+        attempt: 0,
+        next_sequence: 3,
+        reason: v1::ResumptionReason::Delivery.into(),
+    };
+    let mut gate = Gate::open(&policyd).await;
+    gate.send(0, started(SESSION, Some(delivery))).await;
+    assert_eq!(gate.accepted().await.stored_sequence, 6);
+    // A repeat, which changes nothing and is not answered; something new, which isn't answered either.
+    gate.send(6, requested(5, "/usr/bin/git", &["status"]))
+        .await;
+    gate.send(7, requested(6, "/usr/bin/git", &["status"]))
+        .await;
+    gate.send(8, session_ended()).await;
+    gate.sequence = 8;
+    gate.acknowledged_through(8).await;
+    assert_eq!(place.count_events(), 8);
+    let execs = place.audit();
+    let times: Vec<_> = execs
+        .iter()
+        .map(|exec| exec["answered"]["times"].as_u64())
+        .collect();
+    assert_eq!(times, [1, 1, 1, 1, 1, 0].map(Some));
 }
 
 #[tokio::test]
@@ -769,6 +817,57 @@ async fn a_socket_that_a_killed_service_left_is_taken_over() {
     let policyd = place.serve_at(&address);
     let mut gate = Gate::start(&policyd).await;
     gate.accepted().await;
+}
+
+#[test]
+fn other_hosts_are_let_in_only_with_tls_and_credentials() {
+    let place = Place::new(RULES);
+    let names = vec!["localhost".to_owned()];
+    let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
+    let (certificate, key) = (place.text("c.pem"), place.text("c.key"));
+    std::fs::write(&certificate, made.cert.pem()).expect("a file");
+    std::fs::write(&key, made.signing_key.serialize_pem()).expect("a file");
+    let set_mode = |mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(&key, mode).expect("a mode");
+    };
+    let tokens = place.text("tokens");
+    std::fs::write(&tokens, format!("ci {}\n", "0".repeat(64))).expect("a file");
+    let rules = place.text("x.rules");
+    let (everywhere, tls) = (
+        ["--rules", &rules, "--listen", "0.0.0.0:0"],
+        ["--tls-cert", &certificate, "--tls-key", &key],
+    );
+    let refused = |options: &[&str], code, says: &str| {
+        let output = command(&[&everywhere, options].concat())
+            .output()
+            .expect("it runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{options:?}: {error}");
+        assert!(error.contains(says), "{options:?}: {error}");
+    };
+    set_mode(0o600);
+    refused(&[], 5, "without TLS");
+    refused(&["--tokens", &tokens], 5, "without TLS");
+    refused(&tls, 5, "without authentication of gates");
+    refused(&["--tls-cert", &certificate], 2, "--tls-key");
+    refused(&["--client-ca", &certificate], 2, "--tls-cert");
+    refused(&["--tls-cert", "missing", "--tls-key", &key], 6, "missing");
+    refused(&["--tokens", &certificate], 6, "line 1");
+    set_mode(0o644);
+    refused(&tls, 6, "chmod 600");
+    set_mode(0o600);
+    drop(Policyd::start(
+        &[&everywhere[..], &tls, &["--tokens", &tokens]].concat(),
+    ));
+    drop(Policyd::start(
+        &[&everywhere[..], &["--insecure-listen"]].concat(),
+    ));
+    let socket = format!("unix:{}", place.text("s"));
+    let output = command(&[&["--rules", &rules, "--listen", &socket], &tls[..]].concat())
+        .output()
+        .expect("it runs");
+    assert_eq!(output.status.code(), Some(2));
 }
 
 #[test]

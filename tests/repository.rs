@@ -29,7 +29,7 @@ enum Crates {
     Any,
 }
 
-const ROOMS: [Room; 11] = [
+const ROOMS: [Room; 14] = [
     Room {
         name: "model",
         rooms: &[],
@@ -66,8 +66,23 @@ const ROOMS: [Room; 11] = [
         crates: Crates::Only(&["prost", "prost-types", "thiserror", "tonic"]),
     },
     Room {
+        name: "transport",
+        rooms: &[],
+        crates: Crates::Only(&["thiserror", "tokio", "tokio-rustls"]),
+    },
+    Room {
+        name: "journal",
+        rooms: &["model", "sys"],
+        crates: Crates::Only(&["prost", "rusqlite", "thiserror", "tokio", "tracing"]),
+    },
+    Room {
         name: "link",
-        rooms: &["model", "pb", "server"],
+        rooms: &["model", "sys", "pb", "server", "transport", "journal"],
+        crates: Crates::Any,
+    },
+    Room {
+        name: "metrics",
+        rooms: &["model", "server", "link"],
         crates: Crates::Any,
     },
     Room {
@@ -77,13 +92,14 @@ const ROOMS: [Room; 11] = [
     },
     Room {
         name: "policyd",
-        rooms: &["model", "pb", "logging"],
+        rooms: &["model", "sys", "pb", "logging", "transport"],
         crates: Crates::Any,
     },
     Room {
         name: "cli",
         rooms: &[
-            "model", "sys", "wire", "server", "sandbox", "pb", "link", "logging", "policyd",
+            "model", "sys", "wire", "server", "sandbox", "pb", "journal", "link", "metrics",
+            "logging", "policyd",
         ],
         crates: Crates::Any,
     },
@@ -617,7 +633,7 @@ fn a_forbidden_edge_is_found() {
         "use crate::server::Stopwatch;",
         "use crate::{model::ExecId, server::Stopwatch};",
         "use crate::{\n    pb::{v1, text},\n    wire,\n};",
-        "fn f() { crate::sys::random::sixteen_bytes() }",
+        "fn f() { crate::sandbox::Sandbox::None }",
         "mod tests { use super::super::super::server; }",
     ] {
         assert_fault(&edges(policyd, text), "`policyd` may not use `");

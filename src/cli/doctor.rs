@@ -9,9 +9,11 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use super::{Failure, OutputForm, OutputOption, SUCCESS, named_policy, place};
-use crate::link::Endpoint;
-use crate::sys::{host, limits, process};
+use super::policy::PolicyOptions;
+use super::{Failure, OutputForm, OutputOption, SUCCESS, place};
+use crate::link::{Endpoint, LinkCredentials};
+use crate::sys::reach::{Reach, reach};
+use crate::sys::{host, limits, process, signal};
 
 /// Something that is needed is missing.
 const MISSING: c_int = 1;
@@ -28,9 +30,8 @@ Exit codes:
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(super) struct DoctorArguments {
-    /// A policy service to try: http://HOST:PORT, https://HOST:PORT or unix:/PATH
-    #[arg(long, value_name = "URL", env = "EXECGATE_POLICY")]
-    policy: Option<String>,
+    #[command(flatten)]
+    policy: PolicyOptions,
 
     #[command(flatten)]
     output: OutputOption,
@@ -88,7 +89,7 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> Result<c_int, Failure> {
     findings.push(descendants());
     findings.push(open_files());
     findings.push(bubblewrap());
-    findings.push(policy(named_policy(arguments.policy.as_deref())));
+    findings.extend(policies(&arguments.policy));
     let text = match arguments.output.output {
         OutputForm::Json => {
             let mut text = serde_json::json!({ "findings": findings }).to_string();
@@ -232,18 +233,24 @@ fn shell(name: &'static str) -> Finding {
 
 fn descendants() -> Finding {
     const SUBJECT: &str = "clean-up";
-    if Path::new("/proc/thread-self/children").exists() {
-        Finding::good(
+    match reach() {
+        Reach::All => Finding::good(
             SUBJECT,
-            "whatever an escalated command starts ends with it (subreaper)",
-        )
-    } else {
-        Finding::lacking(
+            "whatever a session's commands start ends with it, whoever's it is (subreaper, CAP_KILL)",
+        ),
+        Reach::OwnUser => Finding::lacking(
             SUBJECT,
             Status::Weak,
-            "an escalated command's detached processes may outlive it",
+            "whatever a session's commands start ends with it (subreaper), unless it becomes another user's, \
+             as by sudo",
+            "run the gate as root, or escalate nothing that changes its user",
+        ),
+        Reach::Group => Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            "a session's commands end with it, and their process groups: what detaches itself may outlive it",
             "mount /proc, with a kernel that has CONFIG_PROC_CHILDREN",
-        )
+        ),
     }
 }
 
@@ -295,16 +302,28 @@ fn bubblewrap() -> Finding {
     }
 }
 
-fn policy(named: Option<&str>) -> Finding {
-    const SUBJECT: &str = "policy service";
-    let Some(named) = named else {
-        return Finding::lacking(
-            SUBJECT,
+const POLICY_SERVICE: &str = "policy service";
+
+/// One for each endpoint.
+fn policies(options: &PolicyOptions) -> Vec<Finding> {
+    let credentials = options.credentials();
+    let mut findings: Vec<_> = options
+        .named()
+        .map(|named| policy(named, &credentials))
+        .collect();
+    if findings.is_empty() {
+        findings.push(Finding::lacking(
+            POLICY_SERVICE,
             Status::Weak,
             "none named",
             "give --policy URL or set EXECGATE_POLICY; `execgate-policyd --rules FILE` starts one",
-        );
-    };
+        ));
+    }
+    findings
+}
+
+fn policy(named: &str, credentials: &LinkCredentials) -> Finding {
+    const SUBJECT: &str = POLICY_SERVICE;
     let endpoint: Endpoint = match named.parse() {
         Ok(endpoint) => endpoint,
         Err(error) => {
@@ -316,12 +335,14 @@ fn policy(named: Option<&str>) -> Finding {
             );
         }
     };
+    // A service that ends the connection must not end this.
+    signal::ignore(libc::SIGPIPE);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     let answered = runtime
         .map_err(|error| error.to_string())
-        .and_then(|runtime| runtime.block_on(endpoint.probe(PROBE_TIME)));
+        .and_then(|runtime| runtime.block_on(endpoint.probe(credentials, PROBE_TIME)));
     match answered {
         Ok(()) => Finding::good(SUBJECT, format!("{named} answers")),
         Err(reason) => Finding::lacking(

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsString, c_int};
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -11,21 +12,28 @@ use clap::{Args, ValueEnum};
 use tokio_util::sync::CancellationToken;
 
 use super::executor::{Executor, Streams};
+use super::journal::JournalArguments;
+use super::policy::{PolicyOptions, unprepared};
 use super::startup::Startup;
-use super::{Failure, OutputForm, OutputOption, TIMED_OUT, named_policy, place};
+use super::{Failure, OutputForm, OutputOption, TIMED_OUT, place};
 use crate::link::{
-    Disclosure, Drained, Endpoint, GateDescription, LinkOptions, OnUnavailable, PolicyLink,
-    UserDescription,
+    Disclosure, Drained, GateDescription, LinkOptions, OnUnavailable, PolicyLink, UserDescription,
 };
+use crate::metrics::{GateMetrics, Measured, MetricsEndpoint};
 use crate::sandbox::Sandbox;
 use crate::server::{
-    EscalateServer, ExecParams, ExecResult, Login, ServerError, SessionParams, ShellCommandExecutor,
+    EscalateServer, EscalationPolicy, ExecParams, ExecResult, Login, ServerError, SessionParams,
+    ShellCommandExecutor,
 };
+use crate::sys::reach::{Reach, reach};
 use crate::sys::signal::SignalWatch;
 use crate::sys::{host, limits, signal};
 
 /// How long the last events may take to be delivered after the end of a session.
 const DRAIN_TIME: Duration = Duration::from_secs(3);
+
+/// How long the journal's last work may take after that.
+const SHUTDOWN_TIME: Duration = Duration::from_secs(1);
 
 /// What the gate passes on to the shell.
 pub(super) const SIGNALS: &[c_int] = &[
@@ -54,9 +62,8 @@ of their arrival), truncated (whether more came than the 64 MiB of each that are
 /// What both commands take.
 #[derive(Debug, Args)]
 struct SessionOptions {
-    /// Where the policy service is: http://HOST:PORT, https://HOST:PORT or unix:/PATH
-    #[arg(long, value_name = "URL", env = "EXECGATE_POLICY")]
-    policy: Option<String>,
+    #[command(flatten)]
+    policy: PolicyOptions,
 
     /// What becomes of an exec when the policy service can't be reached or doesn't answer in time
     #[arg(long, value_name = "ACTION", default_value = "deny")]
@@ -89,6 +96,13 @@ struct SessionOptions {
     /// that begin so. May be repeated [default: none, names only]
     #[arg(long, value_name = "NAME")]
     allow_environment: Vec<String>,
+
+    #[command(flatten)]
+    journal: JournalArguments,
+
+    /// Serve the gate's numbers for Prometheus at http://ADDRESS:PORT/metrics while the session lasts
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
 
     /// Which patched shell: bash, zsh, or a path
     #[arg(long, value_name = "SHELL", default_value = "bash")]
@@ -229,6 +243,7 @@ struct Gate {
     shell: PathBuf,
     wrapper: PathBuf,
     link: Arc<PolicyLink>,
+    policy: Arc<dyn EscalationPolicy>,
     executor: Arc<Executor>,
     reuse_limit: Duration,
 }
@@ -240,12 +255,12 @@ impl Gate {
         signals: SignalWatch,
         streams: Streams,
     ) -> Result<Self, Failure> {
-        let policy = named_policy(options.policy.as_deref()).ok_or_else(|| {
+        let mut endpoints = options.policy.endpoints()?.into_iter();
+        let endpoint = endpoints.next().ok_or_else(|| {
             Failure::saying("no policy service is named, and nothing runs without a verdict").hint(
                 "give --policy URL or set EXECGATE_POLICY; `execgate-policyd --rules FILE` starts one",
             )
         })?;
-        let endpoint: Endpoint = policy.parse().map_err(|error| Failure::new(&error))?;
         let wrapper = place::wrapper()?;
         let shell = place::shell(&options.shell)?;
         let home = workdir(options.workdir.as_deref())?;
@@ -264,6 +279,7 @@ impl Gate {
             },
         };
         let mut link = LinkOptions::new(endpoint);
+        link.further_endpoints = endpoints.collect();
         link.verdict_deadline = options.verdict_timeout;
         link.pending_cap = options.approval_timeout;
         link.on_unavailable = match options.on_unavailable {
@@ -272,15 +288,22 @@ impl Gate {
         };
         link.disclosure = disclosure(options)?;
         link.gate = describe();
-        let link = PolicyLink::new(link).map_err(|error| Failure::new(&error))?;
+        link.credentials = options.policy.credentials();
         signal::ignore(libc::SIGPIPE);
+        // A limit on the size of files is an error like a disk that is full.
+        signal::ignore(libc::SIGXFSZ);
+        link.audit = options.journal.audit();
+        link.journal = options.journal.open()?;
+        let link = Arc::new(PolicyLink::new(link).map_err(|error| unprepared(&error))?);
         if let Err(error) = limits::raise_open_files() {
             tracing::warn!(%error, "the limit on open files stays low");
         }
+        tell_reach();
         Ok(Self {
             shell,
             wrapper,
-            link: Arc::new(link),
+            policy: policy_of(options, &link)?,
+            link,
             reuse_limit: options.reuse_limit,
             executor: Arc::new(Executor {
                 sandbox,
@@ -307,16 +330,19 @@ impl Gate {
             .enable_all()
             .build()
             .map_err(|error| Failure::saying(format!("cannot start: {error}")))?;
-        let server = EscalateServer::new(self.shell, self.wrapper, self.link.clone())
+        let server = EscalateServer::new(self.shell, self.wrapper, self.policy)
             .with_reuse_limit(self.reuse_limit);
-        runtime.block_on(async {
+        let ended = runtime.block_on(async {
             let cancelled = CancellationToken::new();
             let result = session(&server, self.executor.clone(), &cancelled).await;
             if self.link.drain(DRAIN_TIME).await == Drained::TimedOut {
                 tracing::warn!("the session's last events couldn't be delivered in time");
             }
             result.map_err(|error| Failure::new(&error))
-        })
+        });
+        // A journal's disk that hangs keeps no gate from ending.
+        runtime.shutdown_timeout(SHUTDOWN_TIME);
+        ended
     }
 }
 
@@ -347,6 +373,43 @@ fn disclosure(options: &SessionOptions) -> Result<Disclosure, Failure> {
         disclosure.allow_environment(name);
     }
     Ok(disclosure)
+}
+
+/// The link as the policy of sessions, counted where somebody wants the numbers.
+fn policy_of(
+    options: &SessionOptions,
+    link: &Arc<PolicyLink>,
+) -> Result<Arc<dyn EscalationPolicy>, Failure> {
+    let Some(address) = options.metrics else {
+        return Ok(link.clone());
+    };
+    let metrics = Arc::new(GateMetrics::new(link.clone()));
+    let endpoint = MetricsEndpoint::bind(address).map_err(|error| Failure::new(&error))?;
+    if let Ok(address) = endpoint.address() {
+        tracing::info!(%address, "metrics are served");
+    }
+    endpoint
+        .serve(metrics.clone())
+        .map_err(|error| Failure::new(&error))?;
+    Ok(Arc::new(Measured::new(metrics, link.clone())))
+}
+
+/// Says what ends what is left of a session. Only what the machine lacks is a warning: to be an ordinary
+/// user is no fault, and a gate that says nothing can't be told from none.
+fn tell_reach() {
+    match reach() {
+        Reach::All => {
+            tracing::info!("what a session leaves behind is ended by subreapers, whoever's it is");
+        }
+        Reach::OwnUser => tracing::info!(
+            "what a session leaves behind is ended by subreapers, but for processes of other users: \
+             no CAP_KILL"
+        ),
+        Reach::Group => tracing::warn!(
+            "what a session leaves behind may outlive it where it leaves its process group: \
+             there is no /proc/thread-self/children (CONFIG_PROC_CHILDREN)"
+        ),
+    }
 }
 
 fn describe() -> GateDescription {

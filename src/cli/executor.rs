@@ -106,7 +106,7 @@ impl Executor {
         (command.after_spawn)();
         let supervisor =
             readiness::watch(supervisor, Interest::READABLE).map_err(failed(starting))?;
-        let shell = self.follow(supervisor, cancelled);
+        let shell = self.follow(supervisor, cancelled, command.after_end);
         let Some((stdout, stderr)) = capture else {
             return Ok(ShellOutput {
                 outcome: shell.await?,
@@ -235,6 +235,7 @@ impl Executor {
         &self,
         supervisor: AsyncFd<Supervisor>,
         cancelled: CancellationToken,
+        after_end: Box<dyn FnOnce(ExecOutcome) + Send>,
     ) -> Result<ExecOutcome, ExecutorError> {
         let watch = self
             .signals
@@ -270,20 +271,32 @@ impl Executor {
                     return Err(failed("start the shell")(error));
                 }
                 Some(Report::Ended { end, .. }) => break end.into(),
-                Some(_) => {}
+                Some(report) => note_left_behind(report),
                 None if ending => break ExecOutcome::Signaled(libc::SIGKILL),
                 None => break ExecOutcome::Unknown,
             }
         };
         // What the shell has left behind can't ask any more: it ends with the session.
+        after_end(outcome.clone());
         supervisor.get_ref().end();
-        while let Ok(Some(_)) = supervisor
+        while let Ok(Some(report)) = supervisor
             .async_io(Interest::READABLE, Supervisor::report)
             .await
-        {}
+        {
+            note_left_behind(report);
+        }
         let supervisor = supervisor.into_inner();
         let _ = tokio::task::spawn_blocking(|| supervisor.reap()).await;
         Ok(outcome)
+    }
+}
+
+fn note_left_behind(report: Report) {
+    if let Report::LeftBehind { count } = report {
+        tracing::warn!(
+            count,
+            "processes of the session's shell are left: they are another user's, and not the gate's to end"
+        );
     }
 }
 

@@ -5,7 +5,9 @@
 mod doctor;
 mod exec;
 mod executor;
+mod journal;
 mod place;
+mod policy;
 mod startup;
 
 use std::ffi::c_int;
@@ -15,7 +17,7 @@ use std::sync::Arc;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::logging;
-use crate::policyd::{audit, check};
+use crate::policyd::{audit, check, token};
 use crate::sys::entry::Invocation;
 use crate::sys::signal::SignalWatch;
 use startup::Startup;
@@ -67,6 +69,8 @@ enum Subcommands {
     Check(check::CheckArgs),
     /// List what happened in sessions, from the store of a policy service
     Audit(audit::AuditArgs),
+    /// Make a token by which a gate shows a policy service who it is
+    Token(token::TokenArgs),
     /// Say what is missing on this machine, and how to get it
     Doctor(doctor::DoctorArguments),
 }
@@ -86,11 +90,6 @@ struct OutputOption {
     /// How to write the result
     #[arg(long, value_name = "FORM", default_value = "text")]
     output: OutputForm,
-}
-
-/// `--policy`, where it names something: a variable that is set to nothing isn't a choice.
-fn named_policy(policy: Option<&str>) -> Option<&str> {
-    policy.filter(|policy| !policy.is_empty())
 }
 
 /// Why a command failed: what was attempted, all causes, and what to do.
@@ -188,6 +187,10 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
         Subcommands::Audit(arguments) => match audit::run(&arguments, &mut io::stdout()) {
             Ok(()) => Ok(SUCCESS),
             Err(error) => Err(Failure::new(&error).exiting(error.exit_code().into())),
+        },
+        Subcommands::Token(arguments) => match token::run(&arguments, &mut io::stdout()) {
+            Ok(()) => Ok(SUCCESS),
+            Err(error) => Err(Failure::new(&error).exiting(1)),
         },
         Subcommands::Doctor(arguments) => doctor::doctor(&arguments),
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 
+use super::policy::GATES_OWN;
 use crate::sys::entry::Invocation;
 use crate::sys::spawn::InheritedContext;
 use crate::sys::{context, descriptor, limits, signal};
@@ -14,7 +15,7 @@ use crate::sys::{context, descriptor, limits, signal};
 pub(super) struct Startup {
     /// The command line.
     pub(super) arguments: Vec<OsString>,
-    /// Environment entries, in order.
+    /// Environment entries, in order, but for those that say who the gate is.
     pub(super) environment: Vec<OsString>,
     /// Numbers of the open descriptors.
     descriptors: Vec<RawFd>,
@@ -29,7 +30,12 @@ impl Startup {
         let owned = |string: &CStr| OsString::from_vec(string.to_bytes().to_vec());
         let startup = Self {
             arguments: invocation.arguments().iter().map(owned).collect(),
-            environment: invocation.environment().iter().map(owned).collect(),
+            environment: invocation
+                .environment()
+                .iter()
+                .filter(|entry| !entry.to_bytes().starts_with(GATES_OWN.as_bytes()))
+                .map(owned)
+                .collect(),
             descriptors: descriptor::inheritable()
                 .iter()
                 .map(AsRawFd::as_raw_fd)

@@ -6,7 +6,18 @@ use crate::pb::Reconnect;
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Intervals between attempts to call: they double from 100 milliseconds to 10 seconds. Each is
+/// The longest while somebody waits for a verdict, who may have little time left.
+const LONGEST_AWAITED: Duration = Duration::from_millis(500);
+
+/// Whether somebody waits for a verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Awaited {
+    Yes,
+    No,
+}
+
+/// Intervals between attempts to call: they double from 100 milliseconds to 10 seconds, or to half a
+/// second while somebody waits for a verdict, which is as long as an outage is tolerated. Each is
 /// drawn from its upper half, so that gates that lost a service together don't return together.
 #[derive(Debug)]
 pub(super) struct Backoff {
@@ -19,14 +30,15 @@ impl Backoff {
     }
 
     /// How long to wait before the next attempt.
-    pub(super) fn next(&mut self, reconnect: Reconnect) -> Duration {
-        self.next_with(reconnect, random())
+    pub(super) fn next(&mut self, reconnect: Reconnect, awaited: Awaited) -> Duration {
+        self.next_with(reconnect, awaited, random())
     }
 
-    fn next_with(&mut self, reconnect: Reconnect, random: u32) -> Duration {
-        let interval = match reconnect {
-            Reconnect::Soon => self.interval,
-            Reconnect::AtLongestInterval => LONGEST,
+    fn next_with(&mut self, reconnect: Reconnect, awaited: Awaited, random: u32) -> Duration {
+        let interval = match (reconnect, awaited) {
+            (Reconnect::Soon, Awaited::Yes) => self.interval.min(LONGEST_AWAITED),
+            (Reconnect::Soon, Awaited::No) => self.interval,
+            (Reconnect::AtLongestInterval, _) => LONGEST,
         };
         self.interval = (interval * 2).min(LONGEST);
         let half = interval / 2;
@@ -52,7 +64,11 @@ mod tests {
     #[test]
     fn intervals_double_up_to_the_longest() {
         let mut backoff = Backoff::new();
-        let mut next = || backoff.next_with(Reconnect::Soon, u32::MAX).as_millis();
+        let mut next = || {
+            backoff
+                .next_with(Reconnect::Soon, Awaited::No, u32::MAX)
+                .as_millis()
+        };
         let intervals: Vec<_> = (0..9).map(|_| next()).collect();
         assert_eq!(
             intervals,
@@ -63,7 +79,7 @@ mod tests {
     #[test]
     fn jitter_takes_at_most_half() {
         assert_eq!(
-            Backoff::new().next_with(Reconnect::Soon, 0),
+            Backoff::new().next_with(Reconnect::Soon, Awaited::No, 0),
             Duration::from_millis(50)
         );
     }
@@ -71,9 +87,24 @@ mod tests {
     #[test]
     fn a_refusal_waits_longest_at_once_and_a_good_call_resets() {
         let mut backoff = Backoff::new();
-        let longest = backoff.next_with(Reconnect::AtLongestInterval, u32::MAX);
+        let longest = backoff.next_with(Reconnect::AtLongestInterval, Awaited::Yes, u32::MAX);
         assert_eq!(longest, LONGEST);
         backoff.reset();
-        assert_eq!(backoff.next_with(Reconnect::Soon, u32::MAX), SHORTEST);
+        assert_eq!(
+            backoff.next_with(Reconnect::Soon, Awaited::No, u32::MAX),
+            SHORTEST
+        );
+    }
+
+    #[test]
+    fn while_somebody_waits_intervals_stay_short() {
+        let mut backoff = Backoff::new();
+        let mut next = || {
+            backoff
+                .next_with(Reconnect::Soon, Awaited::Yes, u32::MAX)
+                .as_millis()
+        };
+        let intervals: Vec<_> = (0..6).map(|_| next()).collect();
+        assert_eq!(intervals, [100, 200, 400, 500, 500, 500]);
     }
 }

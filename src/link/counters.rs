@@ -19,9 +19,12 @@ pub struct LinkCounters {
     pub unreachable: u64,
     /// Execs that were refused at a bound.
     pub overloaded: u64,
+    /// Execs that were refused because events couldn't be kept.
+    pub unrecorded: u64,
     /// Calls that ended early, and attempts that failed.
     pub broken_calls: u64,
-    /// Events that were dropped: at a bound, or at the end of a session that couldn't deliver them.
+    /// Events that were dropped: at a bound, or at the end of a session that couldn't deliver them and has
+    /// no journal for them.
     pub lost_events: u64,
 }
 
@@ -36,6 +39,7 @@ pub(super) struct Tally {
     pub(super) timed_out: Counter,
     pub(super) unreachable: Counter,
     pub(super) overloaded: Counter,
+    pub(super) unrecorded: Counter,
     pub(super) broken_calls: Counter,
     pub(super) lost_events: Counter,
 }
@@ -51,6 +55,7 @@ impl Tally {
             timed_out: self.timed_out.get(),
             unreachable: self.unreachable.get(),
             overloaded: self.overloaded.get(),
+            unrecorded: self.unrecorded.get(),
             broken_calls: self.broken_calls.get(),
             lost_events: self.lost_events.get(),
         }

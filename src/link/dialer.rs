@@ -1,9 +1,14 @@
-use std::sync::{Mutex, PoisonError};
+use std::error::Error as _;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tonic::transport::{Channel, Endpoint as Transport};
+use tonic::Status;
+use tonic::metadata::MetadataMap;
+use tonic::transport::Channel;
 
+use super::connector::{ConnectError, Connector};
+use super::credentials::{CredentialFiles, LinkCredentials};
 use super::endpoint::{Endpoint, Pings, PrepareError};
 
 /// Calls that are cut this close together were on one connection.
@@ -12,11 +17,12 @@ const ONE_CUT: Duration = Duration::from_secs(5);
 /// After this many connections that were cut while they were quiet, pings are the likely reason.
 const MOST_CUTS: u32 = 2;
 
-/// Holds the connection that all sessions share.
+/// Holds the connection to an endpoint that all sessions share.
 #[derive(Debug)]
 pub(super) struct Dialer {
-    often: Transport,
-    seldom: Transport,
+    endpoint: Endpoint,
+    connector: Connector,
+    files: Arc<CredentialFiles>,
     current: Mutex<Current>,
 }
 
@@ -30,12 +36,18 @@ struct Current {
 }
 
 impl Dialer {
-    pub(super) fn new(endpoint: &Endpoint) -> Result<Self, PrepareError> {
+    pub(super) fn new(
+        endpoint: &Endpoint,
+        credentials: &LinkCredentials,
+        pings: Pings,
+    ) -> Result<Self, PrepareError> {
+        let (connector, files) = endpoint.connector(credentials)?;
         Ok(Self {
-            often: endpoint.prepare(Pings::Often)?,
-            seldom: endpoint.prepare(Pings::Seldom)?,
+            endpoint: endpoint.clone(),
+            connector,
+            files,
             current: Mutex::new(Current {
-                pings: Pings::Often,
+                pings,
                 channel: None,
                 cuts: 0,
                 last_cut: None,
@@ -46,14 +58,57 @@ impl Dialer {
     /// The shared connection. It connects, and connects again, when it is used.
     pub(super) fn channel(&self) -> Channel {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let transport = match current.pings {
-            Pings::Often => &self.often,
-            Pings::Seldom => &self.seldom,
-        };
+        let pings = current.pings;
         current
             .channel
-            .get_or_insert_with(|| transport.connect_lazy())
+            .get_or_insert_with(|| {
+                let transport = self.endpoint.transport(pings);
+                transport.connect_with_connector_lazy(self.connector.clone())
+            })
             .clone()
+    }
+
+    /// Shows the service who the gate is, with a token as its file has it now.
+    pub(super) async fn authorize(&self, metadata: &mut MetadataMap) -> Result<(), Status> {
+        if self.files.named().token.is_none() {
+            return Ok(());
+        }
+        let files = Arc::clone(&self.files);
+        let read = tokio::task::spawn_blocking(move || files.authorization()).await;
+        let read = read.map_err(|error| Status::internal(error.to_string()))?;
+        let token = read.map_err(|error| Status::unauthenticated(error.to_string()))?;
+        if let Some(token) = token {
+            metadata.insert("authorization", token);
+        }
+        Ok(())
+    }
+
+    /// Says of a call that failed why, where the connection knows it better; and that trying again soon
+    /// is useless, where it is.
+    pub(super) fn explain(&self, status: Status) -> Status {
+        let mut source = status.source();
+        if source.is_none() {
+            // The service's own word.
+            return status;
+        }
+        while let Some(error) = source {
+            if let Some(error) = error.downcast_ref::<ConnectError>()
+                && error.is_lasting()
+            {
+                return Status::unauthenticated(error.to_string());
+            }
+            source = error.source();
+        }
+        match self.connector.refusal() {
+            Some(reason) => Status::unauthenticated(reason),
+            None => status,
+        }
+    }
+
+    /// Between pings while nothing else is heard.
+    pub(super) fn ping_interval(&self) -> Duration {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.pings.interval()
     }
 
     /// Pings seldom from the next call on: the service ended the connection for its many pings.
@@ -79,7 +134,7 @@ impl Dialer {
 
 impl Current {
     fn ping_seldom(&mut self) {
-        if self.pings == Pings::Often {
+        if self.pings != Pings::Seldom {
             self.pings = Pings::Seldom;
             self.channel = None;
         }
@@ -93,7 +148,8 @@ mod tests {
     #[test]
     fn two_cuts_apart_from_each_other_make_pings_seldom() {
         let endpoint = "http://127.0.0.1:1".parse().expect("an endpoint");
-        let dialer = Dialer::new(&endpoint).expect("a dialer");
+        let dialer =
+            Dialer::new(&endpoint, &LinkCredentials::default(), Pings::Often).expect("a dialer");
         let pings = || dialer.current.lock().expect("no panic").pings;
         let now = Instant::now();
         dialer.cut_while_quiet(now);

@@ -13,14 +13,15 @@ use tonic::{Code, Request, Status};
 use super::backoff::Backoff;
 use super::codec::{LinkCodec, MESSAGE_LIMIT};
 use super::dialer::Dialer;
-use super::endpoint::PING_INTERVAL;
 use super::outgoing::Outgoing;
+use super::route::{Others, Round, Route};
 use super::session::Shared;
 use super::state::{CallNumber, SessionState};
+use crate::journal::Fate;
 use crate::pb::{self, Reconnect};
 
 /// The call, as the contract names it.
-const PATH: &str = "/execgate.policy.v1.PolicyService/Session";
+pub(super) const PATH: &str = "/execgate.policy.v1.PolicyService/Session";
 
 /// A call that stays up this long has a peer that speaks HTTP/2, even if it sends no headers before
 /// its first message.
@@ -32,15 +33,18 @@ const STABLE_AFTER: Duration = Duration::from_secs(5);
 /// Least time between the beginnings of two attempts, whatever hastens the second.
 const LEAST_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The same where the second is at another endpoint.
+const LEAST_FAILOVER_INTERVAL: Duration = Duration::from_millis(10);
+
 /// Calls, and calls again, until the session is over and its events are delivered or given up on.
-pub(super) async fn drive(shared: Arc<Shared>, dialer: Arc<Dialer>) {
+pub(super) async fn drive(shared: Arc<Shared>, route: Arc<Route>) {
     tokio::select! {
-        () = call_again_and_again(&shared, &dialer) => {}
+        () = call_again_and_again(&shared, &route) => {}
         () = window_after_end(&shared) => {}
     }
     // Dropping their senders answers those who still ask.
     let (_askers, undelivered) = shared.update(SessionState::close);
-    if undelivered > 0 {
+    if shared.fate().await == Fate::Lost && undelivered > 0 {
         shared.lost(
             u64::try_from(undelivered).unwrap_or(u64::MAX),
             "the session ended before they could be delivered",
@@ -53,38 +57,60 @@ async fn window_after_end(shared: &Shared) {
     tokio::time::sleep(shared.options.flush_window).await;
 }
 
-async fn call_again_and_again(shared: &Arc<Shared>, dialer: &Dialer) {
+async fn call_again_and_again(shared: &Arc<Shared>, route: &Route) {
     let mut backoff = Backoff::new();
+    let mut round = Round::new();
     loop {
         let begun = Instant::now();
+        let Some((place, dialer)) = route.next(&round, begun) else {
+            return;
+        };
         let number = shared.begin_call();
         // A response that tonic can't take apart makes it panic: that, too, ends but the call.
-        let mut heard = begun;
+        let mut heard = None;
         let status = AssertUnwindSafe(call(shared, dialer, number, &mut heard))
             .catch_unwind()
             .await
             .unwrap_or_else(|_| Status::internal("the response can't be taken apart"));
+        let status = dialer.explain(status);
         if status.code() == Code::Ok && shared.update(|state| state.is_over()) {
             return;
         }
 
-        let next = pb::after_status(status.code());
+        let now = Instant::now();
         let cause = describe(&status);
-        let is_over = shared.over.is_cancelled();
         shared.call_broke(status.code(), &cause);
+        let quiet = now.saturating_duration_since(heard.unwrap_or(begun));
         if cause.contains("too_many_pings") {
             dialer.ping_seldom();
-        } else if is_cut(&status, &cause) && heard.elapsed() >= 2 * PING_INTERVAL {
-            dialer.cut_while_quiet(Instant::now());
+        } else if is_cut(&status, &cause) && quiet >= 2 * dialer.ping_interval() {
+            dialer.cut_while_quiet(now);
         }
-        shared.call_ended(next, &cause);
-        if is_over && next == Reconnect::AtLongestInterval {
-            return;
+        if heard.is_some() {
+            route.answered(place);
+        }
+        if heard.is_none() || status.source().is_some() || status.code() == Code::Unavailable {
+            route.rest(place, now);
         }
         if begun.elapsed() >= STABLE_AFTER {
             backoff.reset();
+            if heard.is_some() {
+                round = Round::new();
+            }
         }
-        let pause = backoff.next(next);
+        let others = route.tried(&mut round, place, pb::after_status(status.code()));
+        let is_over = shared.over.is_cancelled();
+        shared.call_ended(others, round.next(), &cause);
+        if others == Others::Untried {
+            tokio::time::sleep_until(begun + LEAST_FAILOVER_INTERVAL).await;
+            continue;
+        }
+        let next = round.next();
+        round = Round::new();
+        if is_over && next == Reconnect::AtLongestInterval {
+            return;
+        }
+        let pause = backoff.next(next, shared.update(|state| state.awaited()));
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = hastened(shared, begun, next) => {}
@@ -116,7 +142,7 @@ async fn call(
     shared: &Arc<Shared>,
     dialer: &Dialer,
     number: CallNumber,
-    heard: &mut Instant,
+    heard: &mut Option<Instant>,
 ) -> Status {
     let mut client = Grpc::new(dialer.channel())
         .max_decoding_message_size(MESSAGE_LIMIT)
@@ -124,7 +150,10 @@ async fn call(
     if let Err(error) = client.ready().await {
         return Status::from_error(error.into());
     }
-    let request = Request::new(Outgoing::new(Arc::clone(shared), number));
+    let mut request = Request::new(Outgoing::new(Arc::clone(shared), number));
+    if let Err(status) = dialer.authorize(request.metadata_mut()).await {
+        return status;
+    }
     // Events flow from the moment there is a connection. The response's headers may take until the
     // service's first message: nothing waits for them but this.
     let response = client.streaming(request, PathAndQuery::from_static(PATH), LinkCodec);
@@ -141,12 +170,12 @@ async fn call(
         Err(status) => return status,
     };
     shared.update(SessionState::settled);
-    *heard = Instant::now();
+    *heard = Some(Instant::now());
     loop {
         match answers.message().await {
             Ok(Some(answer)) => {
                 shared.take(answer);
-                *heard = Instant::now();
+                *heard = Some(Instant::now());
             }
             Ok(None) => return Status::ok("the service ended the call"),
             Err(status) => return status,
@@ -155,7 +184,7 @@ async fn call(
 }
 
 /// The status in words, with what the transport knows of its cause.
-fn describe(status: &Status) -> String {
+pub(super) fn describe(status: &Status) -> String {
     let mut text = match status.message() {
         "" => status.code().description().to_owned(),
         message => message.to_owned(),

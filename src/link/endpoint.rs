@@ -1,29 +1,31 @@
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::codegen::http::Uri;
-use tonic::transport::ClientTlsConfig;
+
+use super::connector::{Connector, PLAINTEXT_ELSEWHERE};
+use super::credentials::{CredentialFiles, LinkCredentials, Plaintext, Tls};
+use crate::transport::CredentialError;
 
 /// Longest path that a Unix socket address takes (`sun_path` of unix(7), less its NUL).
 const LONGEST_SOCKET_PATH: usize = 107;
 
-/// How long making a connection may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-
 /// HTTP/2 pings find a peer that hangs, or a connection that died behind a proxy: within the sum of
-/// these two.
-pub(super) const PING_INTERVAL: Duration = Duration::from_secs(5);
+/// interval and timeout.
+const PING_INTERVAL: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// The same where there is another endpoint to turn to: soon enough for a verdict from there within
+/// the default deadline.
+const SHORT_PING_INTERVAL: Duration = Duration::from_secs(2);
+const SHORT_PING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Ping interval for a service that calls that too many. gRPC servers accept one ping in five minutes
 /// unless told otherwise (gRFC A8); this is a little more.
 const CALM_PING_INTERVAL: Duration = Duration::from_secs(310);
-
-/// TCP's own probes are no concern of the service. They find a dead host within 5 + 3 × 1 seconds.
-const PROBE_AFTER: Duration = Duration::from_secs(5);
-const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-const PROBES: u32 = 3;
 
 /// Answers are small; what is large goes the other way, where the service's windows count.
 const STREAM_WINDOW: u32 = 1024 * 1024;
@@ -34,7 +36,7 @@ const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 pub struct Endpoint(Place);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     Http(Uri),
     Https(Uri),
     Unix(PathBuf),
@@ -76,54 +78,103 @@ pub enum EndpointError {
 
 /// Why no connections can be made to an endpoint.
 #[derive(Debug, thiserror::Error)]
-#[error("prepare connections to {endpoint}")]
+#[error("the policy service {endpoint}: {source}")]
 pub struct PrepareError {
-    endpoint: Endpoint,
-    source: tonic::transport::Error,
+    endpoint: String,
+    source: Box<PrepareCause>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum PrepareCause {
+    #[error("{PLAINTEXT_ELSEWHERE}")]
+    Exposed,
+    #[error(transparent)]
+    Credentials(CredentialError),
+}
+
+impl PrepareError {
+    /// Whether the endpoint would be spoken to in the clear, on another host.
+    #[must_use]
+    pub fn is_exposed(&self) -> bool {
+        matches!(*self.source, PrepareCause::Exposed)
+    }
 }
 
 /// How often to send HTTP/2 pings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pings {
-    /// Often enough to find a dead peer within ten seconds.
+    /// Often enough to find a dead peer within four seconds.
+    VeryOften,
+    /// Often enough to find one within nine.
     Often,
     /// As seldom as services want that have complained.
     Seldom,
 }
 
+impl Pings {
+    pub(super) fn interval(self) -> Duration {
+        match self {
+            Self::VeryOften => SHORT_PING_INTERVAL,
+            Self::Often => PING_INTERVAL,
+            Self::Seldom => CALM_PING_INTERVAL,
+        }
+    }
+}
+
 impl Endpoint {
-    pub(super) fn prepare(&self, pings: Pings) -> Result<tonic::transport::Endpoint, PrepareError> {
-        let prepared = || {
-            let endpoint = match &self.0 {
-                Place::Http(uri) => tonic::transport::Endpoint::new(uri.clone())?,
-                Place::Https(uri) => tonic::transport::Endpoint::new(uri.clone())?
-                    .tls_config(ClientTlsConfig::new().with_native_roots())?,
-                Place::Unix(path) => {
-                    tonic::transport::Endpoint::from_shared(format!("unix:{}", path.display()))?
-                }
-            };
-            Ok(endpoint)
+    /// What makes connections to it.
+    pub(super) fn connector(
+        &self,
+        credentials: &LinkCredentials,
+    ) -> Result<(Connector, Arc<CredentialFiles>), PrepareError> {
+        let prepare_error = |source| PrepareError {
+            endpoint: self.to_string(),
+            source: Box::new(source),
         };
-        let endpoint = prepared().map_err(|source| PrepareError {
-            endpoint: self.clone(),
-            source,
-        })?;
-        Ok(endpoint
-            .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_nodelay(true)
-            .tcp_keepalive(Some(PROBE_AFTER))
-            .tcp_keepalive_interval(Some(PROBE_INTERVAL))
-            .tcp_keepalive_retries(Some(PROBES))
-            .http2_keep_alive_interval(match pings {
-                Pings::Often => PING_INTERVAL,
-                Pings::Seldom => CALM_PING_INTERVAL,
+        let tls = match &self.0 {
+            Place::Https(_) => Tls::Spoken,
+            Place::Http(uri) => {
+                if credentials.plaintext == Plaintext::OnLoopback && !is_loopback(uri) {
+                    return Err(prepare_error(PrepareCause::Exposed));
+                }
+                Tls::NotSpoken
+            }
+            Place::Unix(_) => Tls::NotSpoken,
+        };
+        let files = CredentialFiles::new(credentials.clone(), tls)
+            .map_err(|error| prepare_error(PrepareCause::Credentials(error)))?;
+        let files = Arc::new(files);
+        Ok((Connector::new(self.0.clone(), Arc::clone(&files)), files))
+    }
+
+    /// How HTTP/2 is spoken there.
+    pub(super) fn transport(&self, pings: Pings) -> tonic::transport::Endpoint {
+        let uri = match &self.0 {
+            Place::Http(uri) | Place::Https(uri) => uri.clone(),
+            // What services see as the authority, as from other implementations of gRPC.
+            Place::Unix(_) => Uri::from_static("http://localhost"),
+        };
+        tonic::transport::Endpoint::from(uri)
+            .http2_keep_alive_interval(pings.interval())
+            .keep_alive_timeout(match pings {
+                Pings::VeryOften => SHORT_PING_TIMEOUT,
+                Pings::Often | Pings::Seldom => PING_TIMEOUT,
             })
-            .keep_alive_timeout(PING_TIMEOUT)
             // A connection without a call has nothing to lose, and services object to such pings.
             .keep_alive_while_idle(false)
             .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW))
+            .initial_connection_window_size(CONNECTION_WINDOW)
     }
+}
+
+/// Whether a host is this one, by what it is called.
+fn is_loopback(uri: &Uri) -> bool {
+    let host = uri.host().unwrap_or_default();
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    address.map_or_else(
+        |_| host.eq_ignore_ascii_case("localhost"),
+        |address| address.is_loopback(),
+    )
 }
 
 impl FromStr for Endpoint {

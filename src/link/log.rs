@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 
 use prost::bytes::Bytes;
 
+use crate::journal::KeptEvent;
 use crate::model::ExecId;
 
 /// The events of a session that aren't settled: to be handed to the transport, or handed to it and
@@ -15,6 +16,8 @@ pub(super) struct EventLog {
     /// Highest sequence that any call has been given; later ones can't have been stored.
     highest: u64,
     bytes: usize,
+    /// How many events have been dropped so far.
+    dropped: u64,
     bounds: LogBounds,
 }
 
@@ -73,6 +76,19 @@ enum Content {
     Gap,
 }
 
+impl Entry {
+    fn kept(&self) -> KeptEvent {
+        KeptEvent {
+            first: self.first,
+            sequence: self.last,
+            body: match &self.content {
+                Content::Event { body, .. } => Some(body.clone()),
+                Content::Gap => None,
+            },
+        }
+    }
+}
+
 impl EventLog {
     pub(super) fn new(bounds: LogBounds) -> Self {
         Self {
@@ -80,6 +96,7 @@ impl EventLog {
             handed_over: 0,
             highest: 0,
             bytes: 0,
+            dropped: 0,
             bounds,
         }
     }
@@ -115,6 +132,7 @@ impl EventLog {
         };
         if let Content::Event { body, .. } = std::mem::replace(&mut entry.content, Content::Gap) {
             self.bytes -= body.len();
+            self.dropped += 1;
         }
         self.merge_with_next(index);
         if let Some(before) = index.checked_sub(1) {
@@ -239,6 +257,48 @@ impl EventLog {
     /// The first event that the log still has.
     pub(super) fn begins_at(&self) -> Option<u64> {
         self.entries.front().map(|entry| entry.first)
+    }
+
+    /// How many events have been dropped so far.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Whether half of what may be kept is.
+    pub(super) fn is_half_full(&self) -> bool {
+        self.entries.len() > self.bounds.events / 2 || self.bytes > self.bounds.bytes / 2
+    }
+
+    /// What there is behind `after`, in order: so many entries, and about so many bytes, at most; and
+    /// whether that is all.
+    pub(super) fn since(
+        &self,
+        after: u64,
+        most: usize,
+        most_bytes: usize,
+    ) -> (Vec<KeptEvent>, bool) {
+        let begin = self.entries.partition_point(|entry| entry.last <= after);
+        let mut events = Vec::new();
+        let mut bytes = 0;
+        for entry in self.entries.range(begin..) {
+            if events.len() == most || bytes > most_bytes {
+                return (events, false);
+            }
+            let event = entry.kept();
+            bytes += event.body.as_ref().map_or(0, Bytes::len);
+            events.push(event);
+        }
+        (events, true)
+    }
+
+    /// What was dropped, up to `through`.
+    pub(super) fn losses_through(&self, through: u64) -> Vec<KeptEvent> {
+        self.entries
+            .iter()
+            .take_while(|entry| entry.last <= through)
+            .filter(|entry| matches!(entry.content, Content::Gap))
+            .map(Entry::kept)
+            .collect()
     }
 
     /// Whether there is nothing left to hand over.

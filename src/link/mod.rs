@@ -1,4 +1,4 @@
-//! The policy over gRPC: one call for each session, all on one connection.
+//! The policy over gRPC: one call for each session, all on one connection to each endpoint.
 //!
 //! ```text
 //!  decide()                    transport                     policy service
@@ -8,7 +8,7 @@
 //!     |<---------------------------|<-------------------- Verdict --|
 //! ```
 //!
-//! [`PolicyLink`] holds the connection. Each session has a pure state (`state`) behind one short
+//! [`PolicyLink`] holds the connections (`route`). Each session has a pure state (`state`) behind one short
 //! lock, which numbers its events, keeps what isn't settled and knows what is being asked; a stream
 //! (`outgoing`) by which the transport takes events as it can send them; and a driver (`driver`),
 //! which receives answers, and calls again when a call has ended.
@@ -21,15 +21,20 @@
 //! - An event has one sequence for good, assigned in the order in which events are told.
 //!
 //! What is delivered: to a service that acknowledges events, each at least once and in order, as long
-//! as the gate lives and the bounds hold. To one that doesn't, each at most once: an event is
-//! forgotten when the transport has taken it, and is lost if the connection dies with it. Open
+//! as the bounds hold and the gate lives or has a [`journal`](crate::journal): what that holds of
+//! sessions that no gate tells events of any more is delivered by any gate that uses it (`backlog`). To one that doesn't, each at most once: an event is
+//! forgotten when the transport has taken it, and is lost if the connection dies with it; what a journal
+//! hadn't forgotten yet when its gate was killed is sent again. Open
 //! questions are asked again in both cases.
 //!
 //! Not here: what becomes of a decision, and conversions, which are in [`pb`](crate::pb).
 
+mod backlog;
 mod backoff;
 mod codec;
+mod connector;
 mod counters;
+mod credentials;
 mod dialer;
 mod disclosure;
 mod driver;
@@ -38,35 +43,51 @@ mod log;
 mod options;
 mod outgoing;
 mod probe;
+mod route;
 mod session;
 mod state;
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
 use tokio_util::task::TaskTracker;
 
 pub use counters::LinkCounters;
+pub use credentials::{CertificateFiles, LinkCredentials, Plaintext};
 pub use disclosure::{Disclosure, PatternError, REDACTED};
 pub use endpoint::{Endpoint, EndpointError, PrepareError};
-pub use options::{GateDescription, LinkOptions, OnUnavailable, UserDescription};
+pub use options::{Audit, GateDescription, LinkOptions, OnUnavailable, UserDescription};
 pub use session::PersonWait;
 
 use crate::model::{InterceptedExec, Verdict};
 use crate::server::{BoxFuture, EscalationPolicy, PolicyError, SessionContext};
+use backlog::Work;
 use counters::Tally;
-use dialer::Dialer;
+use route::Route;
 use session::{SessionLink, Shared};
 
 /// A link to a policy service, for any number of sessions.
 #[derive(Debug)]
 pub struct PolicyLink {
     options: Arc<LinkOptions>,
-    dialer: Arc<Dialer>,
+    route: Arc<Route>,
     tally: Arc<Tally>,
     drivers: TaskTracker,
     sessions: Mutex<Vec<Weak<Shared>>>,
+    /// Delivers what is left in the journal, from the first session on.
+    backlog: OnceLock<Backlog>,
 }
+
+#[derive(Debug)]
+struct Backlog {
+    task: AbortHandle,
+    work: watch::Receiver<Work>,
+}
+
+/// How long a gate that is about to end goes on delivering what others have left.
+const BACKLOG_GRACE: Duration = Duration::from_secs(1);
 
 /// Whether [`PolicyLink::drain`] saw the end of all sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,15 +102,16 @@ impl PolicyLink {
     /// Makes a link. It connects when its first session starts.
     ///
     /// # Errors
-    /// Where connections to the endpoint can't be prepared: for https, where the system has no root
-    /// certificates.
+    /// Where connections to an endpoint can't be prepared: a file of the credentials can't be used, or
+    /// commands would cross the network in the clear.
     pub fn new(options: LinkOptions) -> Result<Self, PrepareError> {
         Ok(Self {
-            dialer: Arc::new(Dialer::new(&options.endpoint)?),
+            route: Arc::new(Route::new(&options)?),
             options: Arc::new(options),
             tally: Arc::new(Tally::default()),
             drivers: TaskTracker::new(),
             sessions: Mutex::new(Vec::new()),
+            backlog: OnceLock::new(),
         })
     }
 
@@ -112,13 +134,58 @@ impl PolicyLink {
             .collect()
     }
 
+    /// How many events are kept until they are sent or acknowledged, over all sessions.
+    #[must_use]
+    pub fn queued_events(&self) -> usize {
+        let sessions: Vec<_> = {
+            let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            sessions.iter().filter_map(Weak::upgrade).collect()
+        };
+        sessions.iter().map(|session| session.queued_events()).sum()
+    }
+
     /// Waits, `within` at most, until all sessions have ended and delivered their events. To be
-    /// awaited before the program exits, after the last session's end.
+    /// awaited before the program exits, after the last session's end. With a journal, what isn't
+    /// delivered stays there, and what others have left is delivered for another second at most.
     pub async fn drain(&self, within: Duration) -> Drained {
         self.drivers.close();
-        match tokio::time::timeout(within, self.drivers.wait()).await {
+        let drained = match tokio::time::timeout(within, self.drivers.wait()).await {
             Ok(()) => Drained::Completely,
             Err(_) => Drained::TimedOut,
+        };
+        if let Some(backlog) = self.backlog.get() {
+            let mut work = backlog.work.clone();
+            let resting = work.wait_for(|work| *work == Work::Resting);
+            let _ = tokio::time::timeout(BACKLOG_GRACE, resting).await;
+            backlog.task.abort();
+        }
+        if let Some(journal) = self.options.journal.clone() {
+            let closed = tokio::task::spawn_blocking(move || journal.close());
+            let _ = tokio::time::timeout(within, closed).await;
+        }
+        drained
+    }
+
+    /// Has what is left in the journal be delivered.
+    fn start_backlog(&self) {
+        if let Some(journal) = &self.options.journal {
+            self.backlog.get_or_init(|| {
+                let (sender, work) = watch::channel(Work::Going);
+                let (journal, route) = (Arc::clone(journal), Arc::clone(&self.route));
+                let task = tokio::spawn(backlog::deliver_what_is_left(journal, route, sender));
+                Backlog {
+                    task: task.abort_handle(),
+                    work,
+                }
+            });
+        }
+    }
+}
+
+impl Drop for PolicyLink {
+    fn drop(&mut self) {
+        if let Some(backlog) = self.backlog.get() {
+            backlog.task.abort();
         }
     }
 }
@@ -140,13 +207,15 @@ impl EscalationPolicy for PolicyLink {
             Arc::clone(&self.tally),
             session.clone(),
         ));
+        shared.attend();
+        self.start_backlog();
         {
             let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
             sessions.retain(|session| session.strong_count() > 0);
             sessions.push(Arc::downgrade(&shared));
         }
         self.drivers
-            .spawn(driver::drive(Arc::clone(&shared), Arc::clone(&self.dialer)));
+            .spawn(driver::drive(Arc::clone(&shared), Arc::clone(&self.route)));
         Some(Arc::new(SessionLink::new(shared)))
     }
 }

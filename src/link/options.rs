@@ -1,9 +1,12 @@
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::credentials::LinkCredentials;
 use super::disclosure::Disclosure;
 use super::endpoint::Endpoint;
 use super::log::LogBounds;
 use super::state::Bounds;
+use crate::journal::Journal;
 use crate::pb::v1;
 
 /// How a link reaches its policy service, and what it does when it can't.
@@ -11,6 +14,11 @@ use crate::pb::v1;
 pub struct LinkOptions {
     /// Where the policy service is.
     pub endpoint: Endpoint,
+    /// Where else it is, for when it can't be reached there: tried in this order. All of them are one
+    /// service: they decide alike, and what one has acknowledged isn't sent to another.
+    pub further_endpoints: Vec<Endpoint>,
+    /// What the gate shows the service, and asks of it; nothing to show, by default.
+    pub credentials: LinkCredentials,
     /// How long an exec waits for its verdict; 5 seconds by default.
     pub verdict_deadline: Duration,
     /// How long an exec waits at most, from when it was asked, while a person decides; 10 minutes by
@@ -30,6 +38,10 @@ pub struct LinkOptions {
     pub most_events: usize,
     /// Most bytes of such events, and of waiting execs; 32 MiB by default.
     pub most_event_bytes: usize,
+    /// Keeps what the service hasn't acknowledged beyond the gate's death; `None` by default.
+    pub journal: Option<Arc<Journal>>,
+    /// What becomes of execs while events can't be kept.
+    pub audit: Audit,
     /// How long after a session's end the link goes on delivering its events; 2 seconds by default.
     pub flush_window: Duration,
     /// What of execs leaves the gate; arguments and names of environment variables by default.
@@ -44,6 +56,8 @@ impl LinkOptions {
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
             endpoint,
+            further_endpoints: Vec::new(),
+            credentials: LinkCredentials::default(),
             verdict_deadline: Duration::from_secs(5),
             pending_cap: Duration::from_secs(600),
             outage_tolerance: Duration::from_secs(5),
@@ -51,6 +65,8 @@ impl LinkOptions {
             most_waiting: 1024,
             most_events: 8192,
             most_event_bytes: 32 * 1024 * 1024,
+            journal: None,
+            audit: Audit::default(),
             flush_window: Duration::from_secs(2),
             disclosure: Disclosure::default(),
             gate: GateDescription::default(),
@@ -80,6 +96,17 @@ pub enum OnUnavailable {
     Deny,
     /// It runs, inside the sandbox.
     Run,
+}
+
+/// What becomes of execs while events can't be kept: the bound of the journal or of memory is near, or
+/// the journal can't be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Audit {
+    /// They are decided as ever. What has to be dropped then is told as lost.
+    #[default]
+    BestEffort,
+    /// They are denied.
+    Strict,
 }
 
 /// How a gate describes itself.

@@ -1,6 +1,6 @@
 use std::collections::HashSet;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 use std::time::SystemTime;
 
@@ -13,14 +13,16 @@ use tonic::Code;
 
 use super::codec::BODY_LIMIT;
 use super::counters::{Counter, Tally};
-use super::options::{LinkOptions, OnUnavailable};
+use super::options::{Audit, LinkOptions, OnUnavailable};
+use super::route::Others;
 use super::state::{AttemptNow, CallNumber, Expiry, Refusal, SessionState, Stray, ToSend};
+use crate::journal::{Attendance, Changes, Fate, Since, Source};
 use crate::model::{
     DecisionCode, EscalationDecision, ExecId, InterceptedExec, SessionEvent, SessionId, Verdict,
     WithdrawalReason,
 };
 use crate::pb::v1::session_request::Event;
-use crate::pb::v1::{Resumption, SessionRequest};
+use crate::pb::v1::{self, Resumption, SessionRequest};
 use crate::pb::{self, Answer, BrokenAnswer, Reconnect};
 use crate::server::{BoxFuture, EscalationPolicy, Forgotten, Pause, PolicyError, SessionContext};
 
@@ -45,6 +47,8 @@ pub(super) struct Shared {
     environment: Mutex<Arc<HashSet<Vec<u8>>>>,
     /// The session's first event.
     first: SessionRequest,
+    /// The journal's attention, where there is a journal.
+    attendance: OnceLock<Attendance>,
 }
 
 #[derive(Debug)]
@@ -93,6 +97,10 @@ impl SessionLink {
 
     async fn ask(&self, exec: &InterceptedExec) -> Result<Verdict, PolicyError> {
         let shared = &*self.shared;
+        if let Some(refusal) = shared.unrecorded() {
+            shared.tally.unrecorded.add(1);
+            return Ok(refusal);
+        }
         let mut question = pb::exec_requested(exec, shared.options.verdict_deadline);
         let told = shared.disclose(&mut question, exec);
         let body = Bytes::from(question.encode_to_vec());
@@ -174,6 +182,10 @@ impl EscalationPolicy for SessionLink {
         Box::pin(self.ask(exec))
     }
 
+    fn may_reuse(&self) -> bool {
+        self.shared.unrecorded().is_none()
+    }
+
     fn observe(&self, event: SessionEvent) {
         let is_last = matches!(event, SessionEvent::SessionEnded { .. });
         let reused = match &event {
@@ -194,6 +206,12 @@ impl EscalationPolicy for SessionLink {
         if is_last {
             self.shared.over.cancel();
         }
+    }
+}
+
+impl Source for Shared {
+    fn changes(&self, since: Since) -> Changes {
+        self.update(|state| state.changes(since))
     }
 }
 
@@ -247,7 +265,53 @@ impl Shared {
             session,
             environment: Mutex::default(),
             first,
+            attendance: OnceLock::new(),
         }
+    }
+
+    /// Has the journal, if there is one, keep the session's events from here on.
+    pub(super) fn attend(self: &Arc<Self>) {
+        if let Some(journal) = &self.options.journal {
+            let source: Weak<Self> = Arc::downgrade(self);
+            let opening = self.first.encode_to_vec().into();
+            let id = self.session.description.id;
+            let _ = self.attendance.set(journal.attend(id, opening, source));
+        }
+    }
+
+    /// The session's events change no more: what becomes of those that aren't settled.
+    pub(super) async fn fate(&self) -> Fate {
+        match self.attendance.get() {
+            // Without its thread nothing is kept.
+            Some(attendance) => attendance.close().await.unwrap_or(Fate::Lost),
+            None => Fate::Lost,
+        }
+    }
+
+    /// Tells the journal that there may be something to keep, or to forget.
+    fn changed(&self) {
+        if let Some(attendance) = self.attendance.get() {
+            attendance.changed();
+        }
+    }
+
+    /// Why no exec may be admitted, where the gate's owner wants none without its record.
+    fn unrecorded(&self) -> Option<Verdict> {
+        if self.options.audit == Audit::BestEffort {
+            return None;
+        }
+        let trouble = self
+            .options
+            .journal
+            .as_ref()
+            .and_then(|journal| journal.trouble());
+        let is_behind = || self.update(|state| state.is_half_full());
+        let cause = trouble.or_else(|| {
+            is_behind()
+                .then(|| "the policy service doesn't take them, and too many wait".to_owned())
+        })?;
+        let reason = pb::one_line(format!("events can't be kept: {cause}"));
+        Some(Verdict::denied(DecisionCode::Unrecorded, reason))
     }
 
     /// Takes out of an exec's description what isn't to leave the gate, and adds what may.
@@ -294,6 +358,7 @@ impl Shared {
         if let Some(transport) = transport {
             transport.wake();
         }
+        self.changed();
         if dropped > 0 {
             self.lost(dropped, "the bound on kept events was reached");
         }
@@ -321,6 +386,7 @@ impl Shared {
                 let resumption = Resumption {
                     attempt,
                     next_sequence,
+                    reason: v1::ResumptionReason::Reconnection.into(),
                 };
                 pb::resumed(&self.first, resumption, SystemTime::now())
                     .encode_to_vec()
@@ -370,13 +436,17 @@ impl Shared {
                 acknowledgement,
                 policy_revision,
                 environment_names,
+                stored: _,
             }) => {
                 let allowed = self.options.disclosure.allowed_of(environment_names);
                 self.environment_names(|names| *names = Arc::new(allowed));
                 self.update(|state| state.heard(acknowledgement));
                 self.in_force(&policy_revision);
             }
-            Ok(Answer::Acknowledged(through)) => self.update(|state| state.acknowledged(through)),
+            Ok(Answer::Acknowledged(through)) => {
+                self.update(|state| state.acknowledged(through));
+                self.changed();
+            }
             Ok(Answer::VerdictsForgotten { policy_revision }) => {
                 self.update(|state| state.heard(pb::Acknowledgement::None));
                 self.session
@@ -442,9 +512,10 @@ impl Shared {
     }
 
     /// The call has ended or failed: records that, and answers those who wait no longer.
-    pub(super) fn call_ended(&self, next: Reconnect, cause: &str) {
+    pub(super) fn call_ended(&self, others: Others, next: Reconnect, cause: &str) {
         // Telling has the transport of the ended call look again, and find that it has ended.
-        let given_up = self.tell(|state| state.call_ended(next, cause.to_owned(), Instant::now()));
+        let given_up =
+            self.tell(|state| state.call_ended(others, next, cause.to_owned(), Instant::now()));
         for (exec, asker) in given_up {
             self.withdraw_at_deadline(exec);
             let _ = asker.reply.send(Reply::Unreachable(cause.to_owned()));
@@ -457,6 +528,10 @@ impl Shared {
         let withdrawn = pb::exec_withdrawn(exec, reason, SystemTime::now());
         let body = withdrawn.encode_to_vec().into();
         self.tell(|state| state.record(body));
+    }
+
+    pub(super) fn queued_events(&self) -> usize {
+        self.update(|state| state.queued())
     }
 
     pub(super) fn waiting_for_persons(&self) -> Vec<PersonWait> {

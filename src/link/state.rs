@@ -5,7 +5,10 @@ use std::time::Duration;
 use prost::bytes::Bytes;
 use tokio::time::Instant;
 
+use super::backoff::Awaited;
 use super::log::{EventLog, Keep, LogBounds, Next};
+use super::route::Others;
+use crate::journal::{Changes, Since};
 use crate::model::ExecId;
 use crate::pb::{Acknowledgement, Reconnect};
 
@@ -15,6 +18,10 @@ const FIRST_SEQUENCE: u64 = 1;
 /// After this many calls that broke while they carried it a question is no longer asked: it may be
 /// what breaks them, and other execs need the call.
 const MOST_BROKEN_CALLS: u32 = 4;
+
+/// Most events, and about the most bytes, that the journal is given at once.
+const JOURNAL_EVENTS: usize = 1024;
+const JOURNAL_BYTES: usize = 4 << 20;
 
 /// What a session has to say and is waiting for, over all of its calls. Pure: it reads no clock and
 /// touches no socket. `R` is where the answer to a question goes.
@@ -372,6 +379,33 @@ impl<R> SessionState<R> {
         self.call.again.extend(not_asked);
     }
 
+    // For the journal.
+
+    /// What the journal hasn't seen.
+    pub(super) fn changes(&self, since: Since) -> Changes {
+        let (events, are_all) = self
+            .log
+            .since(since.sequence, JOURNAL_EVENTS, JOURNAL_BYTES);
+        let dropped = self.log.dropped();
+        Changes {
+            settled: self.log.begins_at().unwrap_or(self.next_sequence) - 1,
+            told: self.next_sequence - 1,
+            dropped,
+            lost: if dropped == since.dropped {
+                Vec::new()
+            } else {
+                self.log.losses_through(since.sequence)
+            },
+            events,
+            are_all,
+        }
+    }
+
+    /// Whether events may have to be dropped if further execs are admitted.
+    pub(super) fn is_half_full(&self) -> bool {
+        self.log.is_half_full()
+    }
+
     // Calls.
 
     /// Begins an attempt to call. `resumption` encodes the first message of a call that goes on
@@ -475,14 +509,21 @@ impl<R> SessionState<R> {
     /// The call has ended, or could not be made. Returns the questions that wait no longer.
     pub(super) fn call_ended(
         &mut self,
+        others: Others,
         next: Reconnect,
         cause: String,
         now: Instant,
     ) -> Vec<(ExecId, R)> {
         let ended = self.call.number;
         let since = self.outage.as_ref().map_or(now, |outage| outage.since);
-        let give_up = next == Reconnect::AtLongestInterval
-            || now.saturating_duration_since(since) >= self.bounds.outage_tolerance;
+        // Where there are others they are asked at once.
+        let next = match others {
+            Others::Untried => Reconnect::Soon,
+            Others::AllTried => next,
+        };
+        let give_up = others == Others::AllTried
+            && (next == Reconnect::AtLongestInterval
+                || now.saturating_duration_since(since) >= self.bounds.outage_tolerance);
         self.call.phase = Phase::Down;
         self.outage = Some(Outage { since, next, cause });
         for question in self.open.values_mut() {
@@ -527,6 +568,23 @@ impl<R> SessionState<R> {
         };
         let unopened = usize::from(self.calls_opened == 0);
         (replies.collect(), unopened + self.log.unsettled(keep))
+    }
+
+    /// How many events aren't settled.
+    pub(super) fn queued(&self) -> usize {
+        self.log.unsettled(match self.call.keep {
+            KeepChoice::Chosen(keep) => keep,
+            KeepChoice::Open => Keep::UntilAcknowledged,
+        })
+    }
+
+    /// Whether somebody waits for a verdict that no person gives.
+    pub(super) fn awaited(&self) -> Awaited {
+        if self.open.values().any(|question| !question.extended) {
+            Awaited::Yes
+        } else {
+            Awaited::No
+        }
     }
 
     /// The questions that wait.

@@ -141,6 +141,8 @@ pub enum DecisionCode {
     SessionEnded,
     /// What the process asked can't be acted on.
     InvalidRequest,
+    /// Events can't be kept, and the gate's owner wants no exec without its record.
+    Unrecorded,
 }
 
 impl DecisionCode {
@@ -156,6 +158,7 @@ impl DecisionCode {
             Self::Overloaded => "overloaded",
             Self::SessionEnded => "session-ended",
             Self::InvalidRequest => "invalid-request",
+            Self::Unrecorded => "unrecorded",
         }
     }
 }

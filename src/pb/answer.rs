@@ -24,6 +24,8 @@ pub enum Answer {
         policy_revision: String,
         /// Names of environment variables whose values it would like to see.
         environment_names: Vec<Vec<u8>>,
+        /// The highest sequence of the session that it has stored; 0: it doesn't say.
+        stored: u64,
     },
     /// A verdict, or why it can't be acted on.
     Verdict {
@@ -119,6 +121,7 @@ pub fn answer(response: v1::SessionResponse) -> Result<Answer, BrokenAnswer> {
                     Acknowledgement::None
                 }
             },
+            stored: accepted.stored_sequence,
             policy_revision: one_line(accepted.policy_revision),
             environment_names: accepted
                 .requested_environment_names

@@ -254,6 +254,7 @@ fn exec_decided(exec: ExecId, verdict: Verdict, waited: Duration) -> v1::ExecDec
         DecisionCode::Overloaded => v1::DecisionCode::Overloaded,
         DecisionCode::SessionEnded => v1::DecisionCode::SessionEnded,
         DecisionCode::InvalidRequest => v1::DecisionCode::InvalidRequest,
+        DecisionCode::Unrecorded => v1::DecisionCode::Unrecorded,
     };
     v1::ExecDecided {
         exec_id: exec.0,

@@ -11,6 +11,7 @@ use prost::Message;
 use rusqlite::{Row, ToSql};
 use serde_json::{Map, Value, json};
 
+use super::identity::GateIdentity;
 use super::store::{StoreError, open_for_reading};
 use super::text;
 use crate::pb::v1;
@@ -24,6 +25,7 @@ use crate::pb::v1;
         \x20 execgate audit --data /var/lib/execgate\n\
         \x20 execgate audit --data /var/lib/execgate --verdict deny --since 1h\n\
         \x20 execgate audit --data /var/lib/execgate --session 3f2a --tree\n\
+        \x20 execgate audit --data /var/lib/execgate --gate token:ci-7 --since 7d\n\
         \x20 execgate audit --data /var/lib/execgate --code timed-out --output json | jq .program\n\n\
         EXIT CODES\n\
         \x20 0  listed, also when nothing matched\n\
@@ -38,6 +40,11 @@ pub struct AuditArgs {
     /// Only sessions whose id begins so.
     #[arg(long, value_name = "PREFIX", value_parser = session_prefix)]
     pub session: Option<String>,
+
+    /// Only sessions of this gate, as its credential proves it: uri:URI, dns:NAME, token:NAME,
+    /// uid:NUMBER or anonymous.
+    #[arg(long, value_name = "IDENTITY", value_parser = GateIdentity::parse)]
+    pub gate: Option<GateIdentity>,
 
     /// Only what was decided so.
     #[arg(long, value_enum)]
@@ -211,7 +218,7 @@ pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<(), AuditError> {
     // The latest first to find them, the earliest first to show them.
     let query = format!(
         "SELECT *, {payload} AS payload FROM (
-             SELECT execs.*, s.hostname, s.user_name, s.started_ns, s.ended_ns,
+             SELECT execs.*, s.gate, s.hostname, s.user_name, s.started_ns, s.ended_ns,
                     s.end_reason, s.sandbox, s.enforcement, s.labels,
                     s.command_line AS session_command,
                     (SELECT lost_events FROM losses
@@ -260,6 +267,9 @@ fn conditions(args: &AuditArgs) -> (String, Vec<Box<dyn ToSql>>) {
             "substr(execs.session_id, 1, length(?)) = ?",
             Box::new(prefix.clone()),
         );
+    }
+    if let Some(gate) = &args.gate {
+        add("s.gate = ?", Box::new(gate.as_str().to_owned()));
     }
     if let Some(verdict) = args.verdict {
         let name = match verdict {
@@ -312,6 +322,7 @@ struct Entry {
 
 #[derive(Debug, Clone, Default)]
 struct SessionHeader {
+    gate: Option<String>,
     hostname: Option<String>,
     user: Option<String>,
     sandbox: Option<String>,
@@ -320,6 +331,15 @@ struct SessionHeader {
     ended: Option<i64>,
     end_reason: Option<String>,
     lost_events: i64,
+}
+
+impl SessionHeader {
+    /// The gate; empty where it has shown nothing.
+    fn gate(&self) -> &str {
+        let gate = self.gate.as_deref();
+        gate.filter(|gate| *gate != GateIdentity::ANONYMOUS)
+            .unwrap_or_default()
+    }
 }
 
 impl Entry {
@@ -348,6 +368,7 @@ impl Entry {
             replaced_by: row.get("replaced_by_exec_id")?,
             elapsed: row.get("elapsed_ns")?,
             header: SessionHeader {
+                gate: row.get("gate")?,
                 hostname: row.get("hostname")?,
                 user: row.get("user_name")?,
                 sandbox: row.get("sandbox")?,
@@ -398,7 +419,7 @@ impl Entry {
         }
     }
 
-    fn cells(&self) -> [String; 8] {
+    fn cells(&self) -> [String; 9] {
         let shown = |words: &str| text::shown(words.as_bytes());
         let command = self.command_line.as_deref().unwrap_or("?");
         let command = match &self.start_error {
@@ -407,6 +428,7 @@ impl Entry {
         };
         [
             short_time(self.time),
+            shown(self.header.gate()),
             shown(self.session.get(..8).unwrap_or(&self.session)),
             self.exec_id.cast_unsigned().to_string(),
             shown(&self.verdict()),
@@ -418,13 +440,17 @@ impl Entry {
     }
 }
 
-const HEADINGS: [&str; 8] = [
-    "TIME", "SESSION", "EXEC", "VERDICT", "STATUS", "TOOK", "COMMAND", "RULE",
+const HEADINGS: [&str; 9] = [
+    "TIME", "GATE", "SESSION", "EXEC", "VERDICT", "STATUS", "TOOK", "COMMAND", "RULE",
 ];
-const VERDICT: usize = 3;
-const TOOK: usize = 5;
-const COMMAND: usize = 6;
-const RULE: usize = 7;
+/// Left out where no gate has shown who it is.
+const GATE: usize = 1;
+const VERDICT: usize = 4;
+const TOOK: usize = 6;
+const COMMAND: usize = 7;
+const RULE: usize = 8;
+/// Widest gate in a table.
+const GATE_WIDTH: usize = 40;
 /// Widest rule name in a table.
 const RULE_WIDTH: usize = 32;
 /// Narrowest command in a table, however narrow the terminal.
@@ -474,15 +500,20 @@ fn write_table(entries: &[Entry], layout: &Layout, out: &mut dyn Write) -> std::
     write_rows(&rows, layout, out)
 }
 
-fn write_rows(rows: &[[String; 8]], layout: &Layout, out: &mut dyn Write) -> std::io::Result<()> {
+fn write_rows(rows: &[[String; 9]], layout: &Layout, out: &mut dyn Write) -> std::io::Result<()> {
     let mut widths = HEADINGS.map(str::len);
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(text::width(cell));
         }
     }
+    if rows.iter().all(|row| row[GATE].is_empty()) {
+        widths[GATE] = 0;
+    }
+    widths[GATE] = widths[GATE].min(GATE_WIDTH);
     widths[RULE] = widths[RULE].min(RULE_WIDTH);
-    let others: usize = widths.iter().sum::<usize>() - widths[COMMAND] + 2 * (widths.len() - 1);
+    let columns = widths.iter().filter(|width| **width > 0).count();
+    let others: usize = widths.iter().sum::<usize>() - widths[COMMAND] + 2 * (columns - 1);
     let left = layout.columns.map_or(UNLIMITED_WIDTH, |columns| {
         columns.saturating_sub(others).max(COMMAND_WIDTH)
     });
@@ -496,13 +527,16 @@ fn write_rows(rows: &[[String; 8]], layout: &Layout, out: &mut dyn Write) -> std
 }
 
 fn write_row(
-    row: &[String; 8],
-    widths: &[usize; 8],
+    row: &[String; 9],
+    widths: &[usize; 9],
     colors: Colors,
     out: &mut dyn Write,
 ) -> std::io::Result<()> {
     let mut line = String::new();
     for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+        if *width == 0 {
+            continue;
+        }
         if column > 0 {
             line.push_str("  ");
         }
@@ -601,6 +635,9 @@ fn in_tree_order<'e>(entries: &[&'e Entry]) -> Vec<(&'e Entry, usize)> {
 
 fn write_header(session: &str, header: &SessionHeader, out: &mut dyn Write) -> std::io::Result<()> {
     let mut parts = vec![format!("session {session}")];
+    if !header.gate().is_empty() {
+        parts.push(format!("gate {}", header.gate()));
+    }
     if let Some(user) = header.user.as_deref().filter(|user| !user.is_empty()) {
         parts.push(format!("user {user}"));
     }
@@ -760,6 +797,7 @@ fn json_of(row: &Row<'_>) -> rusqlite::Result<Value> {
         "peak_memory_bytes".to_owned(),
         json!(id("peak_memory_bytes")?),
     );
+    object.insert("gate".to_owned(), json!(text("gate")?));
     object.insert("hostname".to_owned(), json!(text("hostname")?));
     object.insert("user_name".to_owned(), json!(text("user_name")?));
     let labels = text("labels")?.and_then(|labels| serde_json::from_str::<Value>(&labels).ok());
@@ -820,6 +858,10 @@ mod tests {
 
     impl Session {
         fn start(store: &Store, id: &str) -> Self {
+            Self::start_by(store, id, &GateIdentity::anonymous())
+        }
+
+        fn start_by(store: &Store, id: &str, gate: &GateIdentity) -> Self {
             let opening = v1::SessionRequest {
                 sequence: 1,
                 event_time: None,
@@ -829,7 +871,7 @@ mod tests {
                 })),
             };
             Self {
-                journal: Journal::begin(store, id, opening),
+                journal: Journal::begin(store, id, gate, opening),
                 sequence: 1,
             }
         }
@@ -1032,6 +1074,37 @@ session fedcba9876543210fedcba9876543210: its gate lost 3 events, which are not 
         assert_eq!(value["signal"], json!(9));
         assert_eq!(value["elapsed_seconds"], json!(1.25));
         assert_eq!(value["parent_exec_id"], json!(1));
+    }
+
+    #[test]
+    fn gates_are_shown_where_they_are_known_and_can_be_asked_for() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::open(directory.path()).expect("a store");
+        let gate = GateIdentity::parse("token:ci-7").expect("a gate");
+        let mut one = Session::start_by(&store, ONE, &gate);
+        let mut two = Session::start(&store, TWO);
+        for (session, file) in [(&mut one, b"/usr/bin/make"), (&mut two, b"/usr/bin/true")] {
+            let (run, verdict) = (v1::Action::Run, v1::DecisionCode::Verdict);
+            session.exec(1, 0, file, &[], run, verdict);
+        }
+        store.close();
+
+        let table = audit(directory.path(), &[]);
+        assert!(table.contains("  GATE        SESSION "), "{table}");
+        assert!(table.contains("  token:ci-7  01234567 "), "{table}");
+        let table = audit(directory.path(), &["--gate", "anonymous"]);
+        assert!(!table.contains("GATE"), "{table}");
+        assert_eq!(
+            programs(directory.path(), &["--gate", "anonymous"]),
+            ["true"]
+        );
+        assert_eq!(
+            programs(directory.path(), &["--gate", "token:ci-7"]),
+            ["make"]
+        );
+        let tree = audit(directory.path(), &["--tree", "--gate", "token:ci-7"]);
+        let header = format!("session {ONE}, gate token:ci-7, ");
+        assert!(tree.starts_with(&header), "{tree}");
     }
 
     #[test]

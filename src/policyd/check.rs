@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
+use super::identity::GateIdentity;
 use super::rules::{
     Answer, ExecFacts, OpinionReuseScope, Rules, RulesError, Ruling, SessionFacts, UserFacts,
 };
@@ -45,6 +46,11 @@ pub struct CheckArgs {
     /// Label of the session. May be given more than once.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     pub labels: Vec<(String, String)>,
+
+    /// Gate of the session, as `exec.gate` has it: uri:URI, dns:NAME, token:NAME, uid:NUMBER or
+    /// anonymous.
+    #[arg(long, value_name = "IDENTITY", value_parser = GateIdentity::parse, default_value = "anonymous")]
+    pub gate: GateIdentity,
 
     /// User of the session: NAME, UID or NAME:UID.
     #[arg(long, value_name = "USER", value_parser = user, default_value = "root:0")]
@@ -174,6 +180,7 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<CheckAnswer, CheckEr
     let program = args.command.first().map_or(OsStr::new(""), |word| word);
     let file = resolve(program, &workdir, std::env::var_os("PATH").as_deref())?;
     let session = SessionFacts {
+        gate: args.gate.clone(),
         labels: args.labels.iter().cloned().collect::<BTreeMap<_, _>>(),
         user: UserFacts {
             uid: args.user.uid,
@@ -438,6 +445,18 @@ def decide(exec):
             text.contains("-> deny                   x.rules:3 (prefix git push): Ask first.\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn decide_gets_the_gate() {
+        let rules = "def decide(exec):\n    return \"run\" if exec.gate == \"token:ci\" else deny(exec.gate)\n";
+        let (answer, _) = check(rules, &["--gate", "token:ci", "--", "/x"]);
+        assert_eq!(answer.expect("an answer"), CheckAnswer::Run);
+        let (answer, text) = check(rules, &["--gate", "dns:ci", "--", "/x"]);
+        assert_eq!(answer.expect("an answer"), CheckAnswer::Deny);
+        assert!(text.contains("reason    dns:ci\n"), "{text}");
+        let (_, text) = check(rules, &["--", "/x"]);
+        assert!(text.contains("reason    anonymous\n"), "{text}");
     }
 
     #[test]

@@ -7,17 +7,25 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
+use tonic::service::InterceptorLayer;
 use tonic::transport::Server;
 use tonic_health::ServingStatus;
 
-use super::listen::{self, Exposure, ListenAddress, ListenError, Listener};
-use super::reload::RulesFile;
+use super::accept::{self, Demands};
+use super::authenticate::Authentication;
+use super::listen::{self, Doors, Exposure, ListenAddress, ListenError, Missing};
+use super::owners::{self, Owners};
+use super::reload::{Followed, RulesFile, TokensFile};
 use super::rules::RulesError;
-use super::service::{MAX_MESSAGE_SIZE, RulesService};
+use super::service::{MAX_MESSAGE_SIZE, RulesService, Setting};
 use super::store::{Store, StoreError};
+use super::tls::{TlsFiles, WithoutCertificate};
 use crate::logging;
 use crate::pb::v1::policy_service_server::PolicyServiceServer;
+use crate::sys::{host, limits};
+use crate::transport::CredentialError;
 
 /// Finds connections that died silently.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
@@ -27,7 +35,11 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 const STREAM_WINDOW: u32 = 2 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
 /// Most calls of one connection.
-const MAX_STREAMS: u32 = 4_096;
+const MAX_STREAMS: u32 = 2_048;
+/// Most bytes of one call's headers: a token, and what proxies add.
+const MAX_HEADERS: u32 = 16 << 10;
+/// Most calls that one connection has opened and ended again without anybody having looked.
+const MAX_RESET_STREAMS: usize = 64;
 /// The interpreter of rules recurses over nested values.
 const STACK_SIZE: usize = 16 << 20;
 /// How long a service that was told to stop waits for its calls to end.
@@ -48,6 +60,9 @@ const STOPPING_PATIENCE: Duration = Duration::from_secs(8);
         \x20   execgate-policyd --rules demo.rules.star --data /var/lib/execgate\n\n\
         \x20 Serve by a socket that only this user can open:\n\
         \x20   execgate-policyd --rules demo.rules.star --listen unix:/run/execgate/policy.sock\n\n\
+        \x20 Serve other hosts, to gates whose certificates a CA has signed:\n\
+        \x20   execgate-policyd --rules demo.rules.star --listen policy.example:50051 \\\n\
+        \x20     --tls-cert service.pem --tls-key service.key --client-ca gates-ca.pem\n\n\
         \x20 Let the kernel choose a port, and tell a script which:\n\
         \x20   execgate-policyd --rules demo.rules.star --listen 127.0.0.1:0 --output json\n\n\
         \x20 Try what the rules would answer, without any service:\n\
@@ -56,17 +71,23 @@ const STOPPING_PATIENCE: Duration = Duration::from_secs(8);
         \x20 prefix_rule(pattern = [\"git\", [\"status\", \"log\"]])\n\
         \x20 prefix_rule(pattern = [\"git\", \"push\"], decision = \"deny\", justification = \"Ask first.\")\n\
         \x20 The strictest rule that matches wins. The file is loaded again when it changes and at\n\
-        \x20 SIGHUP; a file with errors changes nothing, and the log says so.\n\n\
+        \x20 SIGHUP; a file with errors changes nothing, and the log says so. The same holds for\n\
+        \x20 certificates, keys and tokens.\n\n\
+        IDENTITY\n\
+        \x20 A gate is who its credential says: the certificate's URI or DNS name, the token's name,\n\
+        \x20 the user of its process on a Unix socket. Rules know it as exec.gate. A session is of\n\
+        \x20 the gate that started it, and no other gate may go on with it.\n\n\
         SIGNALS\n\
         \x20 TERM, INT  store what was received, and exit\n\
-        \x20 HUP        load the rules file again\n\n\
+        \x20 HUP        load rules, certificates, keys and tokens again\n\n\
         EXIT CODES\n\
         \x20 0  stopped by a signal\n\
         \x20 1  failed while it served\n\
         \x20 2  the command line is wrong\n\
         \x20 3  the rules can't be used\n\
         \x20 4  the event store can't be used\n\
-        \x20 5  the address can't be listened at"
+        \x20 5  the address can't be listened at\n\
+        \x20 6  certificates, keys or tokens can't be used"
 )]
 pub struct PolicydArgs {
     /// File of rules to decide by.
@@ -87,8 +108,52 @@ pub struct PolicydArgs {
     #[arg(long, value_name = "DIR", env = "EXECGATE_POLICYD_DATA")]
     pub data: Option<PathBuf>,
 
-    /// Allow an address that other hosts can reach. There is no TLS and no authentication: whoever
-    /// reaches it can read all commands, and whoever stands between can forge verdicts.
+    /// Certificate of this service, with those that lead to its root, in PEM: speak TLS.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "EXECGATE_POLICYD_TLS_CERT",
+        requires = "tls_key"
+    )]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Private key of that certificate, in PEM; a file that no other user can read.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "EXECGATE_POLICYD_TLS_KEY",
+        requires = "tls_cert"
+    )]
+    pub tls_key: Option<PathBuf>,
+
+    /// Certificates, in PEM, whose holders may sign those of gates. Each gate must show such a
+    /// certificate, or, where --tokens is given too, a token.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "EXECGATE_POLICYD_CLIENT_CA",
+        requires = "tls_cert"
+    )]
+    pub client_ca: Option<PathBuf>,
+
+    /// File of lines NAME SHA256, as `execgate token NAME` writes them. Each gate must show such a
+    /// token, unless it shows a certificate.
+    #[arg(long, value_name = "FILE", env = "EXECGATE_POLICYD_TOKENS")]
+    pub tokens: Option<PathBuf>,
+
+    /// User id whose processes may connect by the Unix socket, besides root's and this one's. May be
+    /// given more than once; the socket can then be opened by every user.
+    #[arg(
+        long = "allow-uid",
+        value_name = "UID",
+        env = "EXECGATE_POLICYD_ALLOW_UID",
+        value_delimiter = ','
+    )]
+    pub allow_uids: Vec<u32>,
+
+    /// Allow an address that other hosts can reach without TLS, or without any credential of gates:
+    /// whoever reaches it, or stands between, can then read all commands, forge verdicts, or fill the
+    /// record with inventions.
     #[arg(long)]
     pub insecure_listen: bool,
 
@@ -136,6 +201,12 @@ pub enum PolicydError {
     /// The address can't be listened at.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// Certificates, keys or tokens can't be used.
+    #[error(transparent)]
+    Credentials(#[from] CredentialError),
+    /// TLS is asked for where none is spoken.
+    #[error("--tls-cert: a Unix socket needs no TLS; leave it out, or listen at HOST:PORT")]
+    TlsOnSocket,
     /// The runtime can't be started.
     #[error("starting the runtime: {0}")]
     Runtime(#[source] std::io::Error),
@@ -162,10 +233,11 @@ impl PolicydError {
             | Self::Reflection(_)
             | Self::Announce(_)
             | Self::Serve(_) => 1,
-            Self::Log { .. } => 2,
+            Self::Log { .. } | Self::TlsOnSocket => 2,
             Self::Rules(_) => 3,
             Self::Store(_) => 4,
             Self::Listen(_) => 5,
+            Self::Credentials(_) => 6,
         }
     }
 }
@@ -194,7 +266,8 @@ pub fn main() -> ExitCode {
 /// # Errors
 /// When it can't start, or can't go on.
 pub fn run(args: &PolicydArgs, out: &mut dyn Write) -> Result<(), PolicydError> {
-    let rules = RulesFile::load(&args.rules)?;
+    let sources = Sources::load(args)?;
+    let descriptors = raise_descriptors();
     let store = args.data.as_deref().map(Store::open).transpose()?;
     if let Some(store) = &store {
         tracing::info!(path = %store.path().display(), "events are stored");
@@ -208,7 +281,7 @@ pub fn run(args: &PolicydArgs, out: &mut dyn Write) -> Result<(), PolicydError> 
         .thread_stack_size(STACK_SIZE)
         .build()
         .map_err(PolicydError::Runtime)?;
-    let served = runtime.block_on(serve(args, rules, store.clone(), out));
+    let served = runtime.block_on(serve(args, sources, store.clone(), descriptors, out));
     // Calls that didn't end in time end here, and let go of the store.
     runtime.shutdown_timeout(Duration::from_secs(1));
     if let Some(store) = store {
@@ -217,35 +290,116 @@ pub fn run(args: &PolicydArgs, out: &mut dyn Write) -> Result<(), PolicydError> 
     served
 }
 
+/// What is read from files, and again when they change.
+struct Sources {
+    rules: Followed<RulesFile>,
+    tls: Option<Followed<TlsFiles>>,
+    tokens: Option<Followed<TokensFile>>,
+}
+
+impl Sources {
+    fn load(args: &PolicydArgs) -> Result<Self, PolicydError> {
+        let rules = Followed::load(RulesFile(args.rules.clone()))?;
+        let tls = match (&args.tls_cert, &args.tls_key) {
+            (Some(_), _) if matches!(args.listen, ListenAddress::Unix(_)) => {
+                return Err(PolicydError::TlsOnSocket);
+            }
+            (Some(certificate), Some(key)) => Some(Followed::load(TlsFiles {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                client_ca: args.client_ca.clone(),
+                without_certificate: match &args.tokens {
+                    Some(_) => WithoutCertificate::MayShowToken,
+                    None => WithoutCertificate::Refused,
+                },
+            })?),
+            _ => None,
+        };
+        let tokens = args
+            .tokens
+            .clone()
+            .map(|path| Followed::load(TokensFile(path)));
+        Ok(Self {
+            rules,
+            tls,
+            tokens: tokens.transpose()?,
+        })
+    }
+
+    /// Who may be let in by what there is.
+    fn exposure(&self, args: &PolicydArgs) -> Exposure {
+        if args.insecure_listen {
+            Exposure::Anyone
+        } else if self.tls.is_none() {
+            Exposure::Loopback(Missing::Tls)
+        } else if args.client_ca.is_none() && self.tokens.is_none() {
+            Exposure::Loopback(Missing::ClientAuthentication)
+        } else {
+            Exposure::Anyone
+        }
+    }
+
+    fn follow(self) -> std::io::Result<()> {
+        let hangups = || signal(SignalKind::hangup());
+        tokio::spawn(self.rules.follow(hangups()?));
+        if let Some(tls) = self.tls {
+            tokio::spawn(tls.follow(hangups()?));
+        }
+        if let Some(tokens) = self.tokens {
+            tokio::spawn(tokens.follow(hangups()?));
+        }
+        Ok(())
+    }
+}
+
+/// Has the process open as many descriptors as it may; tells how many that are.
+fn raise_descriptors() -> u64 {
+    if let Err(error) = limits::raise_open_files() {
+        tracing::warn!("the limit on open files stays low: {error}");
+    }
+    limits::open_files().map_or(0, |limit| limit.soft)
+}
+
 async fn serve(
     args: &PolicydArgs,
-    rules: RulesFile,
+    sources: Sources,
     store: Option<Store>,
+    descriptors: u64,
     out: &mut dyn Write,
 ) -> Result<(), PolicydError> {
     // Before anything is announced: from then on a signal must not end the process as it would.
     let watch = |kind| signal(kind).map_err(PolicydError::Signals);
-    let hangups = watch(SignalKind::hangup())?;
+    let _hangups = watch(SignalKind::hangup())?;
     let mut terminations = watch(SignalKind::terminate())?;
     let mut interrupts = watch(SignalKind::interrupt())?;
 
-    let exposure = if args.insecure_listen {
-        Exposure::Anyone
+    let exposure = sources.exposure(args);
+    let doors = if args.allow_uids.is_empty() {
+        Doors::Own
     } else {
-        Exposure::Loopback
+        Doors::All
     };
-    let (listener, bound) = listen::listen(&args.listen, exposure)?;
-    if exposure == Exposure::Anyone {
-        tracing::warn!("--insecure-listen: verdicts and commands cross the network in the clear");
+    let (listener, bound) = listen::listen(&args.listen, exposure, doors)?;
+    if args.insecure_listen {
+        tracing::warn!(
+            "--insecure-listen: commands and verdicts may cross the network in the clear, or for anyone"
+        );
     }
 
     let stopping = CancellationToken::new();
-    let in_force = rules.in_force();
+    let in_force = sources.rules.in_force();
     let revision = in_force.borrow().revision().to_owned();
     let prefix_rules = in_force.borrow().prefix_rule_count();
-    let service = PolicyServiceServer::new(RulesService::new(in_force, store, stopping.clone()))
-        .max_decoding_message_size(MAX_MESSAGE_SIZE)
-        .max_encoding_message_size(MAX_MESSAGE_SIZE);
+    let tokens = sources.tokens.as_ref().map(Followed::in_force);
+    let service = PolicyServiceServer::new(RulesService::new(Setting {
+        rules: in_force,
+        tokens: tokens.clone(),
+        owners: owners(store.as_ref())?,
+        store,
+        stopping: stopping.clone(),
+    }))
+    .max_decoding_message_size(MAX_MESSAGE_SIZE)
+    .max_encoding_message_size(MAX_MESSAGE_SIZE);
     let (health, health_service) = tonic_health::server::health_reporter();
     health
         .set_serving::<PolicyServiceServer<RulesService>>()
@@ -261,6 +415,9 @@ async fn serve(
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(MAX_STREAMS)
+        .http2_max_header_list_size(MAX_HEADERS)
+        .http2_max_pending_accept_reset_streams(Some(MAX_RESET_STREAMS))
+        .layer(InterceptorLayer::new(Authentication { tokens }))
         .add_service(service)
         .add_service(health_service)
         .add_service(describe().build_v1().map_err(PolicydError::Reflection)?)
@@ -270,24 +427,24 @@ async fn serve(
                 .map_err(PolicydError::Reflection)?,
         );
 
-    tokio::spawn(rules.follow(hangups));
+    let demands = Demands {
+        tls: sources.tls.as_ref().map(Followed::in_force),
+        users: [0, host::user().id]
+            .into_iter()
+            .chain(args.allow_uids.iter().copied())
+            .collect(),
+    };
+    sources.follow().map_err(PolicydError::Signals)?;
     tracing::info!(address = %bound, revision, prefix_rules, "listening");
     announce(args.output, &bound, &revision, out).map_err(PolicydError::Announce)?;
 
-    let stopped = stopping.clone().cancelled_owned();
-    // The socket's file lives as long as the listener is served.
-    let (mut serving, _socket_file) = match listener {
-        Listener::Tcp(listener) => {
-            let incoming = listen::tcp_connections(listener);
-            let serving = router.serve_with_incoming_shutdown(incoming, stopped);
-            (tokio::spawn(serving), None)
-        }
-        Listener::Unix(listener, file) => {
-            let incoming = listen::unix_connections(listener);
-            let serving = router.serve_with_incoming_shutdown(incoming, stopped);
-            (tokio::spawn(serving), Some(file))
-        }
-    };
+    let bounds = accept::bounds(descriptors);
+    let incoming = accept::connections(listener, demands, bounds, stopping.clone());
+    let serving = router.serve_with_incoming_shutdown(
+        ReceiverStream::new(incoming),
+        stopping.clone().cancelled_owned(),
+    );
+    let mut serving = tokio::spawn(serving);
     tokio::select! {
         served = &mut serving => return flatten(served),
         _ = terminations.recv() => tracing::info!("stopping at SIGTERM"),
@@ -306,6 +463,18 @@ async fn serve(
     tracing::warn!("some connections didn't end in time; they are cut");
     serving.abort();
     Ok(())
+}
+
+/// Whose the sessions are that the store has.
+fn owners(store: Option<&Store>) -> Result<Owners, StoreError> {
+    let owners = Owners::default();
+    if let Some(store) = store {
+        for (session, gate) in store.latest_owners(owners::MOST_REMEMBERED)? {
+            // The store has each session once, so nothing is claimed twice.
+            let _ = owners.claim(&session, &gate);
+        }
+    }
+    Ok(owners)
 }
 
 fn flatten(

@@ -3,20 +3,12 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use futures_util::stream::{self, Stream};
 use socket2::{Domain, SockAddr, Socket, Type};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-
-use super::throttle::Throttle;
+use tokio::net::{TcpListener, UnixListener};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// Before the next connection is accepted when one couldn't be.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-static REFUSED: Throttle = Throttle::new(Duration::from_secs(5));
 
 /// An address to listen at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,13 +46,37 @@ impl std::fmt::Display for ListenAddress {
     }
 }
 
-/// Who may reach a TCP address that has no encryption.
+/// Who may reach a TCP address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exposure {
-    /// Processes of this host.
-    Loopback,
+    /// Processes of this host, because something is missing for others.
+    Loopback(Missing),
     /// Whoever reaches the host.
     Anyone,
+}
+
+/// What other hosts must not be let in without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// The service speaks no TLS.
+    Tls,
+    /// It does, and asks gates for nothing.
+    ClientAuthentication,
+}
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Tls => {
+                "without TLS, whoever stands between could read every command and forge verdicts; give \
+                 --tls-cert and --tls-key, and --client-ca or --tokens"
+            }
+            Self::ClientAuthentication => {
+                "without authentication of gates, whoever reaches it could fill the record with inventions \
+                 and take up its time; give --client-ca or --tokens"
+            }
+        })
+    }
 }
 
 /// Why an address can't be listened at.
@@ -76,16 +92,16 @@ pub enum ListenError {
     },
     /// The address can be reached from other hosts.
     #[error(
-        "listening at {address}: {resolved} can be reached from other hosts, and this service has no \
-         TLS and no authentication yet: whoever reaches it could read every command, and whoever stands \
-         between could forge verdicts. Listen at 127.0.0.1 or unix:PATH, with a proxy that does TLS in \
-         front, or say --insecure-listen"
+        "listening at {address}: {resolved} can be reached from other hosts, and {missing}. Or listen at \
+         127.0.0.1 or unix:PATH, or say --insecure-listen"
     )]
     Exposed {
         /// The address.
         address: String,
         /// What it means.
         resolved: SocketAddr,
+        /// What it lacks.
+        missing: Missing,
     },
     /// The address can't be bound.
     #[error("listening at {address}: {source}")]
@@ -109,6 +125,24 @@ pub enum ListenError {
     },
 }
 
+/// Which users may open a Unix socket, before the service looks at who they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doors {
+    /// The service's own, and root.
+    Own,
+    /// All: the service lets in those it was told of.
+    All,
+}
+
+impl Doors {
+    fn mode(self) -> u32 {
+        match self {
+            Self::Own => 0o600,
+            Self::All => 0o666,
+        }
+    }
+}
+
 /// A socket that listens.
 #[derive(Debug)]
 pub(super) enum Listener {
@@ -120,55 +154,14 @@ pub(super) enum Listener {
 pub(super) fn listen(
     address: &ListenAddress,
     exposure: Exposure,
+    doors: Doors,
 ) -> Result<(Listener, ListenAddress), ListenError> {
     match address {
         ListenAddress::Tcp(name) => listen_tcp(name, exposure),
         ListenAddress::Unix(path) => {
-            listen_unix(path).map(|listener| (listener, ListenAddress::Unix(path.clone())))
+            listen_unix(path, doors).map(|listener| (listener, ListenAddress::Unix(path.clone())))
         }
     }
-}
-
-/// Connections as they come. Never ends: what can't be accepted, because descriptors have run out
-/// or the peer has gone, must not end the service.
-pub(super) fn tcp_connections(
-    listener: TcpListener,
-) -> impl Stream<Item = std::io::Result<TcpStream>> {
-    stream::unfold(listener, |listener| async {
-        loop {
-            match listener.accept().await {
-                Ok((connection, _)) => {
-                    // Without it verdicts wait for acknowledgements of what was sent before.
-                    if let Err(error) = connection.set_nodelay(true) {
-                        tracing::debug!("setting TCP_NODELAY: {error}");
-                    }
-                    return Some((Ok(connection), listener));
-                }
-                Err(error) => pause(&error).await,
-            }
-        }
-    })
-}
-
-/// As [`tcp_connections`].
-pub(super) fn unix_connections(
-    listener: UnixListener,
-) -> impl Stream<Item = std::io::Result<UnixStream>> {
-    stream::unfold(listener, |listener| async {
-        loop {
-            match listener.accept().await {
-                Ok((connection, _)) => return Some((Ok(connection), listener)),
-                Err(error) => pause(&error).await,
-            }
-        }
-    })
-}
-
-async fn pause(error: &std::io::Error) {
-    if let Some(held_back) = REFUSED.admit() {
-        tracing::error!(held_back, "accepting a connection: {error}");
-    }
-    tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
 fn listen_tcp(name: &str, exposure: Exposure) -> Result<(Listener, ListenAddress), ListenError> {
@@ -180,12 +173,13 @@ fn listen_tcp(name: &str, exposure: Exposure) -> Result<(Listener, ListenAddress
     let Some(first) = resolved.first().copied() else {
         return Err(resolve_error(std::io::ErrorKind::NotFound.into()));
     };
-    if exposure == Exposure::Loopback
+    if let Exposure::Loopback(missing) = exposure
         && let Some(exposed) = resolved.iter().find(|address| !address.ip().is_loopback())
     {
         return Err(ListenError::Exposed {
             address: name.to_owned(),
             resolved: *exposed,
+            missing,
         });
     }
     let bind = || {
@@ -207,7 +201,7 @@ fn listen_tcp(name: &str, exposure: Exposure) -> Result<(Listener, ListenAddress
     })
 }
 
-fn listen_unix(path: &Path) -> Result<Listener, ListenError> {
+fn listen_unix(path: &Path, doors: Doors) -> Result<Listener, ListenError> {
     remove_stale(path)?;
     let bind = || {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -215,7 +209,7 @@ fn listen_unix(path: &Path) -> Result<Listener, ListenError> {
         socket.bind(&SockAddr::unix(path)?)?;
         let file = SocketFile::bound(path)?;
         // Nobody can connect before `listen`, so the mode is in force before the first connection.
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(doors.mode()))?;
         socket.listen(BACKLOG)?;
         let listener = UnixListener::from_std(socket.into())?;
         Ok(Listener::Unix(listener, file))
@@ -304,7 +298,7 @@ mod tests {
     async fn what_others_can_reach_must_be_asked_for() {
         let everywhere = ListenAddress::Tcp("0.0.0.0:0".to_owned());
         assert!(matches!(
-            listen(&everywhere, Exposure::Loopback),
+            listen(&everywhere, Exposure::Loopback(Missing::Tls), Doors::Own),
             Err(ListenError::Exposed { .. })
         ));
     }
@@ -315,14 +309,15 @@ mod tests {
         let path = directory.path().join("s");
         let address = ListenAddress::Unix(path.clone());
 
-        let (listener, _) = listen(&address, Exposure::Loopback).expect("bound");
+        let (listener, _) =
+            listen(&address, Exposure::Loopback(Missing::Tls), Doors::Own).expect("bound");
         let mode = std::fs::metadata(&path)
             .expect("there")
             .permissions()
             .mode();
         assert_eq!(mode & 0o777, 0o600);
         assert!(matches!(
-            listen(&address, Exposure::Loopback),
+            listen(&address, Exposure::Loopback(Missing::Tls), Doors::Own),
             Err(ListenError::InUse { .. })
         ));
         drop(listener);
@@ -330,13 +325,14 @@ mod tests {
 
         drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
         assert!(path.exists());
-        let (listener, _) = listen(&address, Exposure::Loopback).expect("taken over");
+        let (listener, _) =
+            listen(&address, Exposure::Loopback(Missing::Tls), Doors::Own).expect("taken over");
         std::fs::remove_file(&path).expect("removed");
         std::fs::write(&path, "mine").expect("a file");
         drop(listener);
         assert_eq!(std::fs::read(&path).expect("still there"), b"mine");
         assert!(matches!(
-            listen(&address, Exposure::Loopback),
+            listen(&address, Exposure::Loopback(Missing::Tls), Doors::Own),
             Err(ListenError::NotASocket { .. })
         ));
     }

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Invariants: a verdict never waits for the store; whatever can't be evaluated denies; everything
-//! that a session can cause to grow is bounded; nothing that came from a sandbox reaches a terminal
+//! that a session or a gate can cause to grow is bounded; who a gate is says its credential, and never
+//! the gate; nothing that came from a sandbox reaches a terminal
 //! with its control characters.
 //!
 //! Not here: sandboxes, local sockets of sessions, processes. A policy service knows a command only
@@ -14,13 +15,26 @@
 
 #![forbid(unsafe_code)]
 
+mod accept;
+mod admission;
 pub mod audit;
+mod authenticate;
+mod bounds;
 pub mod check;
 pub mod command;
+mod connection;
+mod identity;
 pub mod listen;
+mod owners;
 mod reload;
+mod revision;
 pub mod rules;
 mod service;
 pub mod store;
 mod text;
 mod throttle;
+mod tls;
+pub mod token;
+mod tokens;
+
+pub use identity::GateIdentity;

@@ -1,4 +1,4 @@
-//! Keeps rules as their file is.
+//! Keeps rules, certificates and tokens as their files are.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,11 @@ use tokio::signal::unix::Signal;
 use tokio::sync::watch;
 
 use super::rules::{Rules, RulesError};
+use super::tls::{Tls, TlsFiles};
+use super::tokens::Tokens;
+use crate::transport::CredentialError;
 
-/// Between looks at the file.
+/// Between looks at the files.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// What tells one state of a file from another without reading it.
@@ -36,31 +39,48 @@ impl Stamp {
     }
 }
 
-/// A rules file whose rules are in force.
-#[derive(Debug)]
-pub(super) struct RulesFile {
-    path: PathBuf,
-    // Taken before the file is read: what changes meanwhile shows at the next look.
-    stamp: Option<Stamp>,
-    in_force: watch::Sender<Arc<Rules>>,
+/// Something that is read from files, and read again when they change.
+pub(super) trait Source: Send + 'static {
+    /// What is read.
+    type Value: Send + Sync + 'static;
+    /// Why it can't be.
+    type Error: std::fmt::Display;
+    /// What it is called in the log; a plural.
+    const NAME: &'static str;
+
+    /// The files.
+    fn files(&self) -> Vec<&Path>;
+    /// Reads them.
+    fn load(&self) -> Result<Self::Value, Self::Error>;
+    /// What tells one value from another, for the log; equal for values that are.
+    fn describe(value: &Self::Value) -> String;
 }
 
-impl RulesFile {
-    pub(super) fn load(path: &Path) -> Result<Self, RulesError> {
-        let stamp = Stamp::of(path);
-        let rules = Rules::load(path)?;
+/// What was read last, and could be used, is in force.
+#[derive(Debug)]
+pub(super) struct Followed<S: Source> {
+    source: S,
+    // Taken before the files are read: what changes meanwhile shows at the next look.
+    stamps: Vec<Option<Stamp>>,
+    in_force: watch::Sender<Arc<S::Value>>,
+}
+
+impl<S: Source> Followed<S> {
+    pub(super) fn load(source: S) -> Result<Self, S::Error> {
+        let stamps = stamps(&source);
+        let value = source.load()?;
         Ok(Self {
-            path: path.to_owned(),
-            stamp,
-            in_force: watch::Sender::new(Arc::new(rules)),
+            source,
+            stamps,
+            in_force: watch::Sender::new(Arc::new(value)),
         })
     }
 
-    pub(super) fn in_force(&self) -> watch::Receiver<Arc<Rules>> {
+    pub(super) fn in_force(&self) -> watch::Receiver<Arc<S::Value>> {
         self.in_force.subscribe()
     }
 
-    /// Loads the file again whenever it changes, and at each of the signals. Never returns.
+    /// Reads the files again whenever one changes, and at each of the signals. Never returns.
     pub(super) async fn follow(mut self, mut hangups: Signal) {
         let mut look = tokio::time::interval(INTERVAL);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -69,57 +89,132 @@ impl RulesFile {
                 _ = look.tick() => Trigger::Look,
                 Some(()) = hangups.recv() => Trigger::Asked,
             };
-            // Reading a file and evaluating it may take a while.
+            // Reading files and making sense of them may take a while.
             let reloading = tokio::task::spawn_blocking(move || {
                 self.reload(trigger);
                 self
             });
             match reloading.await {
-                Ok(file) => self = file,
+                Ok(followed) => self = followed,
                 Err(error) => {
-                    tracing::error!("reloading the rules failed: {error}; they stay as they are");
+                    tracing::error!(
+                        "reloading the {} failed: {error}; they stay as they are",
+                        S::NAME
+                    );
                     return std::future::pending().await;
                 }
             }
         }
     }
 
-    /// Loads the file again if there is cause to. A file that can't be used changes nothing.
+    /// Reads the files again if there is cause to. What can't be used changes nothing.
     fn reload(&mut self, trigger: Trigger) {
-        let stamp = Stamp::of(&self.path);
-        if trigger == Trigger::Look && stamp == self.stamp {
+        let stamps = stamps(&self.source);
+        if trigger == Trigger::Look && stamps == self.stamps {
             return;
         }
-        self.stamp = stamp;
-        let before = self.in_force.borrow().revision().to_owned();
-        match Rules::load(&self.path) {
-            Ok(rules) if rules.revision() == before => {
-                tracing::info!(revision = before, "the rules file is as it was");
-            }
-            Ok(rules) => {
-                tracing::info!(
-                    revision = rules.revision(),
-                    before,
-                    prefix_rules = rules.prefix_rule_count(),
-                    "new rules are in force"
-                );
-                self.in_force.send_replace(Arc::new(rules));
+        self.stamps = stamps;
+        let (name, before) = (S::NAME, S::describe(&self.in_force.borrow()));
+        match self.source.load() {
+            Ok(value) => {
+                let now = S::describe(&value);
+                if now == before {
+                    tracing::info!("the {name} are as they were: {now}");
+                } else {
+                    self.in_force.send_replace(Arc::new(value));
+                    tracing::info!("new {name} are in force: {now}; before: {before}");
+                }
             }
             Err(error) => {
                 tracing::error!(
-                    "the rules file can't be used, so the last good rules (revision {before}) stay in \
-                     force: {error}"
+                    "the new {name} can't be used, so the last good {name} ({before}) stay in force: \
+                     {error}"
                 );
             }
         }
     }
 }
 
-/// Why the file is looked at.
+fn stamps<S: Source>(source: &S) -> Vec<Option<Stamp>> {
+    source.files().into_iter().map(Stamp::of).collect()
+}
+
+/// Why the files are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trigger {
     Look,
     Asked,
+}
+
+/// A file of rules.
+#[derive(Debug)]
+pub(super) struct RulesFile(pub(super) PathBuf);
+
+impl Source for RulesFile {
+    type Value = Rules;
+    type Error = RulesError;
+    const NAME: &'static str = "rules";
+
+    fn files(&self) -> Vec<&Path> {
+        vec![&self.0]
+    }
+
+    fn load(&self) -> Result<Rules, RulesError> {
+        Rules::load(&self.0)
+    }
+
+    fn describe(rules: &Rules) -> String {
+        format!(
+            "revision {}, {} prefix rules",
+            rules.revision(),
+            rules.prefix_rule_count()
+        )
+    }
+}
+
+/// A file of tokens.
+#[derive(Debug)]
+pub(super) struct TokensFile(pub(super) PathBuf);
+
+impl Source for TokensFile {
+    type Value = Tokens;
+    type Error = CredentialError;
+    const NAME: &'static str = "tokens";
+
+    fn files(&self) -> Vec<&Path> {
+        vec![&self.0]
+    }
+
+    fn load(&self) -> Result<Tokens, CredentialError> {
+        Tokens::load(&self.0)
+    }
+
+    fn describe(tokens: &Tokens) -> String {
+        format!("{} tokens, {}", tokens.len(), tokens.revision())
+    }
+}
+
+impl Source for TlsFiles {
+    type Value = Tls;
+    type Error = CredentialError;
+    const NAME: &'static str = "certificates";
+
+    fn files(&self) -> Vec<&Path> {
+        let files = [&self.certificate, &self.key];
+        files
+            .into_iter()
+            .chain(&self.client_ca)
+            .map(PathBuf::as_path)
+            .collect()
+    }
+
+    fn load(&self) -> Result<Tls, CredentialError> {
+        TlsFiles::load(self)
+    }
+
+    fn describe(tls: &Tls) -> String {
+        tls.revision.clone()
+    }
 }
 
 #[cfg(test)]
@@ -131,7 +226,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("x.rules");
         std::fs::write(&path, "prefix_rule([\"a\"])").expect("a file");
-        let mut file = RulesFile::load(&path).expect("rules");
+        let mut file = Followed::load(RulesFile(path.clone())).expect("rules");
         let in_force = file.in_force();
         let revision = || in_force.borrow().revision().to_owned();
         let first = revision();

@@ -11,20 +11,28 @@
 //! ```
 //!
 //! Invariants: each `ExecRequested` gets exactly one verdict in the same call, also when it is asked
-//! again; the verdict is sent before the event is recorded; headers are sent before anything is read.
+//! again; the verdict is sent before the event is recorded; headers are sent before anything is read;
+//! a session is its gate's, and no other's.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::admission::{Admission, Admitted, Bounds, Full};
+use super::authenticate::Caller;
+use super::bounds;
+use super::identity::GateIdentity;
+use super::owners::Owners;
 use super::rules::{
     ExecFacts, OpinionReuse, OpinionReuseScope, Rules, Ruling, SessionFacts, UserFacts,
 };
 use super::store::{Journal, Store};
+use super::throttle::Throttle;
+use super::tokens::{TokenDigest, Tokens};
 use crate::model::{
     Enforcement, EscalationDecision, EscalationExecution, EscalationPermissions, ExecId,
     NetworkAccess, ProcessIdentity,
@@ -36,8 +44,11 @@ use crate::pb::v1::session_response::Answer;
 
 /// Largest message, both ways, in bytes; what the contract asks for.
 pub(super) const MAX_MESSAGE_SIZE: usize = 16 << 20;
-/// Most calls at once.
-const MAX_CALLS: usize = 4_096;
+/// Most calls at once; those of one gate are half of it, so that there is room for others.
+const MAX_CALLS: Bounds = Bounds {
+    in_all: 4_096,
+    of_one_peer: 2_048,
+};
 /// Answers that may wait for a gate that doesn't read them.
 const QUEUED_ANSWERS: usize = 64;
 /// How long a call may take to say which session it is.
@@ -47,26 +58,32 @@ const STORING_PATIENCE: Duration = Duration::from_secs(5);
 /// Between looks at whether a call that missed events should be made again.
 const RESUMPTION_INTERVAL: Duration = Duration::from_secs(1);
 
+static REFUSED: Throttle = Throttle::new(Duration::from_secs(1));
+static TRESPASSES: Throttle = Throttle::new(Duration::from_secs(1));
+static FULL: Throttle = Throttle::new(Duration::from_secs(1));
+
 /// The policy service.
 #[derive(Debug)]
 pub(super) struct RulesService {
-    rules: watch::Receiver<Arc<Rules>>,
-    store: Option<Store>,
-    stopping: CancellationToken,
-    calls: Arc<Semaphore>,
+    setting: Setting,
+    calls: Admission<GateIdentity>,
+}
+
+/// What all calls work with.
+#[derive(Debug, Clone)]
+pub(super) struct Setting {
+    pub(super) rules: watch::Receiver<Arc<Rules>>,
+    pub(super) tokens: Option<watch::Receiver<Arc<Tokens>>>,
+    pub(super) store: Option<Store>,
+    pub(super) owners: Owners,
+    pub(super) stopping: CancellationToken,
 }
 
 impl RulesService {
-    pub(super) fn new(
-        rules: watch::Receiver<Arc<Rules>>,
-        store: Option<Store>,
-        stopping: CancellationToken,
-    ) -> Self {
+    pub(super) fn new(setting: Setting) -> Self {
         Self {
-            rules,
-            store,
-            stopping,
-            calls: Arc::new(Semaphore::new(MAX_CALLS)),
+            setting,
+            calls: Admission::new(MAX_CALLS),
         }
     }
 }
@@ -79,25 +96,49 @@ impl PolicyService for RulesService {
         &self,
         request: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let slot = Arc::clone(&self.calls).try_acquire_owned().map_err(|_| {
-            Status::resource_exhausted(format!("{MAX_CALLS} sessions are connected already"))
+        let caller = request.extensions().get::<Caller>().cloned();
+        let caller = caller.ok_or_else(|| Status::internal("the caller isn't known"))?;
+        let admitted = self.calls.admit(caller.gate.clone()).map_err(|full| {
+            let status = overfull(full);
+            if let Some(held_back) = FULL.admit() {
+                tracing::warn!(gate = %caller.gate, held_back, "refused a call: {}", status.message());
+            }
+            status
         })?;
         let (answers, stream) = mpsc::channel(QUEUED_ANSWERS);
         let call = Call {
             events: request.into_inner(),
             answers,
-            rules: self.rules.clone(),
-            store: self.store.clone(),
-            stopping: self.stopping.clone(),
-            _slot: slot,
+            caller,
+            setting: self.setting.clone(),
+            _admitted: admitted,
         };
         tokio::spawn(call.run());
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 }
 
+fn overfull(full: Full) -> Status {
+    Status::resource_exhausted(match full {
+        Full::InAll => format!("{} sessions are connected already", MAX_CALLS.in_all),
+        Full::OfOnePeer => format!(
+            "{} sessions of this gate are connected already",
+            MAX_CALLS.of_one_peer
+        ),
+    })
+}
+
 /// The gate is gone: there is nobody to tell anything.
 struct Gone;
+
+/// What a call is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Conversation {
+    /// A session that goes on.
+    Decisions,
+    /// What a gate left in its journal.
+    Delivery,
+}
 
 /// Why a call ends.
 enum End {
@@ -120,10 +161,9 @@ impl From<Status> for End {
 struct Call {
     events: Streaming<v1::SessionRequest>,
     answers: mpsc::Sender<Result<v1::SessionResponse, Status>>,
-    rules: watch::Receiver<Arc<Rules>>,
-    store: Option<Store>,
-    stopping: CancellationToken,
-    _slot: OwnedSemaphorePermit,
+    caller: Caller,
+    setting: Setting,
+    _admitted: Admitted<GateIdentity>,
 }
 
 impl Call {
@@ -131,7 +171,12 @@ impl Call {
         match self.converse().await {
             Ok(()) | Err(End::Gone) => {}
             Err(End::Status(status)) => {
-                tracing::info!(code = ?status.code(), "ending a call: {}", status.message());
+                let (gate, code, text) = (&self.caller.gate, status.code(), status.message());
+                if code == tonic::Code::Unavailable {
+                    tracing::info!(%gate, ?code, "ending a call: {text}");
+                } else if let Some(held_back) = REFUSED.admit() {
+                    tracing::warn!(%gate, ?code, held_back, "refused a call: {text}");
+                }
                 // Nobody reads it if the gate is gone.
                 let _ = self.answers.send(Err(status)).await;
             }
@@ -140,28 +185,46 @@ impl Call {
 
     async fn converse(&mut self) -> Result<(), End> {
         let (opening, session) = self.opening().await?;
+        let claimed = self.setting.owners.claim(&session.id, &self.caller.gate);
+        claimed.map_err(|owner| self.trespass(&session.id, &owner))?;
         tracing::info!(
             session = session.id,
+            gate = %self.caller.gate,
             hostname = session.hostname,
             resumed = opening.sequence == 0,
             "session connected"
         );
-        let mut journal = self
-            .store
-            .as_ref()
-            .map(|store| Journal::begin(store, &session.id, opening));
+        let resumption = match &opening.event {
+            Some(Event::SessionStarted(started)) => started.resumption,
+            _ => None,
+        };
+        let conversation = match resumption.map(|resumption| resumption.reason()) {
+            Some(v1::ResumptionReason::Delivery) => Conversation::Delivery,
+            _ => Conversation::Decisions,
+        };
+        let store = self.setting.store.as_ref();
+        let mut journal =
+            store.map(|store| Journal::begin(store, &session.id, &self.caller.gate, opening));
+        let mut stored = 0;
+        if conversation == Conversation::Delivery
+            && let Some(journal) = &mut journal
+        {
+            let highest = tokio::time::timeout(STORING_PATIENCE, journal.go_on_behind_the_last());
+            stored = highest.await.ok().flatten().ok_or_else(not_stored)?;
+        }
         let acknowledgement = match journal {
             Some(_) => v1::EventAcknowledgement::Stored,
             None => v1::EventAcknowledgement::None,
         };
-        let revision = self.rules.borrow().revision().to_owned();
+        let revision = self.setting.rules.borrow().revision().to_owned();
         self.answer(Answer::SessionAccepted(v1::SessionAccepted {
             event_acknowledgement: acknowledgement.into(),
             policy_revision: revision,
+            stored_sequence: stored,
             ..v1::SessionAccepted::default()
         }))
         .await?;
-        let ended = self.follow(&session, journal.as_mut()).await;
+        let ended = self.follow(&session, conversation, journal.as_mut()).await;
         if let Some(journal) = &mut journal
             && !matches!(ended, Err(End::Gone))
         {
@@ -178,7 +241,7 @@ impl Call {
     async fn opening(&mut self) -> Result<(v1::SessionRequest, SessionFacts), End> {
         let first = tokio::select! {
             first = tokio::time::timeout(OPENING_PATIENCE, self.events.message()) => first,
-            () = self.stopping.cancelled() => return Err(stopping().into()),
+            () = self.setting.stopping.cancelled() => return Err(stopping().into()),
         };
         let first = first
             .map_err(|_| {
@@ -195,7 +258,8 @@ impl Call {
             )
             .into());
         };
-        let facts = session_facts(started)?;
+        within_bounds(&first)?;
+        let facts = session_facts(started, &self.caller.gate)?;
         Ok((first, facts))
     }
 
@@ -203,25 +267,35 @@ impl Call {
     async fn follow(
         &mut self,
         session: &SessionFacts,
+        conversation: Conversation,
         mut journal: Option<&mut Journal>,
     ) -> Result<(), End> {
         // Without a store nothing is ever stored: a channel that stays silent stands for it.
-        let silent = watch::Sender::new(0);
-        let mut stored = journal
+        let silent = watch::Sender::default();
+        let mut progress = journal
             .as_ref()
-            .map_or_else(|| silent.subscribe(), |journal| journal.stored());
+            .map_or_else(|| silent.subscribe(), |journal| journal.progress());
+        let mut tokens = self.setting.tokens.clone();
         let mut look = tokio::time::interval(RESUMPTION_INTERVAL);
         loop {
             tokio::select! {
-                () = self.stopping.cancelled() => return Err(stopping().into()),
+                () = self.setting.stopping.cancelled() => return Err(stopping().into()),
                 // The gate keeps verdicts of the rules that were, and may have no reason to ask.
-                Ok(()) = self.rules.changed() => {
+                Ok(()) = self.setting.rules.changed() => {
                     self.answer(Answer::ForgetVerdicts(v1::ForgetVerdicts::default())).await?;
                 }
-                Ok(()) = stored.changed() => {
-                    let through = *stored.borrow_and_update();
+                Ok(()) = progress.changed() => {
+                    let (through, owner) = {
+                        let progress = progress.borrow_and_update();
+                        (progress.through, progress.owner.clone())
+                    };
+                    if let Some(owner) = owner {
+                        self.setting.owners.give_back(&session.id, &owner);
+                        return Err(self.trespass(&session.id, &owner).into());
+                    }
                     self.acknowledge(through).await?;
                 }
+                () = revoked(self.caller.token, &mut tokens) => return Err(no_longer_valid().into()),
                 _ = look.tick() => {
                     if journal.as_ref().is_some_and(|journal| journal.is_to_be_resumed()) {
                         return Err(not_stored().into());
@@ -231,7 +305,8 @@ impl Call {
                     let Some(request) = event.map_err(|status| unreadable(&status))? else {
                         return Ok(());
                     };
-                    let answer = self.react(session, &request).await?;
+                    within_bounds(&request)?;
+                    let answer = self.react(session, conversation, &request).await?;
                     if let Some(journal) = &mut journal {
                         journal.record(request, answer);
                     }
@@ -240,16 +315,30 @@ impl Call {
         }
     }
 
+    /// Another gate's session: says so here, and to the gate no more than that it isn't its own.
+    fn trespass(&self, session: &str, owner: &GateIdentity) -> Status {
+        if let Some(held_back) = TRESPASSES.admit() {
+            tracing::warn!(
+                session, %owner, gate = %self.caller.gate, held_back,
+                "a gate went on with a session that another one started; nothing of it is recorded"
+            );
+        }
+        Status::permission_denied("the session isn't this gate's: another one started it")
+    }
+
     /// Does what an event asks for; gives the verdict that was sent.
     async fn react(
         &mut self,
         session: &SessionFacts,
+        conversation: Conversation,
         request: &v1::SessionRequest,
     ) -> Result<Option<v1::Verdict>, End> {
         match &request.event {
+            // Nobody waits for the verdict any more.
+            Some(Event::ExecRequested(_)) if conversation == Conversation::Delivery => Ok(None),
             Some(Event::ExecRequested(exec)) => {
                 let verdict = {
-                    let rules = Arc::clone(&self.rules.borrow());
+                    let rules = Arc::clone(&self.setting.rules.borrow());
                     verdict(&rules, session, exec)
                 };
                 self.answer(Answer::Verdict(verdict.clone())).await?;
@@ -276,11 +365,12 @@ impl Call {
     /// Waits until what was taken is stored, and acknowledges it.
     async fn finish_storing(&mut self, journal: &Journal) -> Result<(), Gone> {
         let pending = journal.pending();
-        let mut stored = journal.stored();
-        let all = stored.wait_for(|through| *through >= pending);
+        let mut progress = journal.progress();
+        let all =
+            progress.wait_for(|progress| progress.through >= pending || progress.owner.is_some());
         // After a failure the gate keeps what isn't acknowledged.
         let _ = tokio::time::timeout(STORING_PATIENCE, all).await;
-        let through = *stored.borrow();
+        let through = progress.borrow().through;
         if through > 0 {
             self.acknowledge(through).await?;
         }
@@ -324,7 +414,39 @@ fn unreadable(status: &Status) -> End {
     }
 }
 
-fn session_facts(started: &v1::SessionStarted) -> Result<SessionFacts, Status> {
+fn within_bounds(request: &v1::SessionRequest) -> Result<(), Status> {
+    match request.event.as_ref().and_then(bounds::excess) {
+        None => Ok(()),
+        Some(field) => Err(Status::invalid_argument(format!(
+            "event {}: {field} is longer than any",
+            request.sequence
+        ))),
+    }
+}
+
+/// Completes when the token of a call is no longer valid.
+async fn revoked(token: Option<TokenDigest>, tokens: &mut Option<watch::Receiver<Arc<Tokens>>>) {
+    let (Some(token), Some(tokens)) = (token, tokens) else {
+        return std::future::pending().await;
+    };
+    while tokens.changed().await.is_ok() {
+        if tokens.borrow_and_update().owner(token).is_none() {
+            return;
+        }
+    }
+    // Nothing is revoked any more: the service ends.
+    std::future::pending::<()>().await;
+}
+
+/// The gate may have another one: it is to call again at once.
+fn no_longer_valid() -> Status {
+    Status::unavailable("the token of this call isn't valid any more")
+}
+
+fn session_facts(
+    started: &v1::SessionStarted,
+    gate: &GateIdentity,
+) -> Result<SessionFacts, Status> {
     let id = &started.session_id;
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     if id.len() != 32 || !id.bytes().all(is_digit) {
@@ -336,6 +458,7 @@ fn session_facts(started: &v1::SessionStarted) -> Result<SessionFacts, Status> {
     let sandbox = started.sandbox.clone().unwrap_or_default();
     Ok(SessionFacts {
         id: id.clone(),
+        gate: gate.clone(),
         labels: started
             .labels
             .iter()
@@ -478,7 +601,11 @@ mod tests {
                 session_id: id.to_owned(),
                 ..v1::SessionStarted::default()
             };
-            assert_eq!(session_facts(&started).is_ok(), is_valid, "{id:?}");
+            assert_eq!(
+                session_facts(&started, &GateIdentity::anonymous()).is_ok(),
+                is_valid,
+                "{id:?}"
+            );
         }
     }
 

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::executor::{
-    ExecParams, ExecResult, ExecutorError, Login, ShellCommand, ShellCommandExecutor,
+    ExecParams, ExecResult, ExecutorError, Login, ShellCommand, ShellCommandExecutor, ShellOutput,
 };
 use super::policy::EscalationPolicy;
 use super::reuse::GateVerdicts;
@@ -189,21 +190,30 @@ impl EscalateServer {
         let began = Instant::now();
         let stop = cancelled.child_token();
         let context = session.context().clone();
+        let (ended, mut shells_end) = oneshot::channel();
         let run = executor.run(
             ShellCommand {
                 argv,
                 workdir,
                 env_overlay: session.env().clone(),
                 after_spawn: session.after_spawn(),
+                after_end: Box::new(|outcome| {
+                    let _ = ended.send(outcome);
+                }),
             },
             stop.clone(),
         );
         tokio::pin!(run);
         let mut timed_out = false;
         let mut terminated = false;
-        let output = loop {
+        let mut ends = true;
+        let first = loop {
             tokio::select! {
-                output = &mut run => break output,
+                output = &mut run => break First::Done(output),
+                outcome = &mut shells_end, if ends => match outcome {
+                    Ok(outcome) => break First::ShellEnded(outcome),
+                    Err(_) => ends = false,
+                },
                 () = context.stopwatch.expired(), if !timed_out => {
                     timed_out = true;
                     stop.cancel();
@@ -216,16 +226,6 @@ impl EscalateServer {
         };
         let duration = began.elapsed();
         let verdicts = session.verdicts();
-        let output = match output {
-            Ok(output) => output,
-            Err(error) => {
-                let detail = error.to_string();
-                session
-                    .end(SessionEndReason::GateFailed, detail, None)
-                    .await;
-                return Err(error.into());
-            }
-        };
         let reason = if timed_out {
             SessionEndReason::TimedOut
         } else if cancelled.is_cancelled() {
@@ -233,12 +233,27 @@ impl EscalateServer {
         } else {
             SessionEndReason::Completed
         };
-        let outcome = output.outcome;
-        session
-            .end(reason, String::new(), Some(outcome.clone()))
-            .await;
+        let output = match first {
+            First::ShellEnded(outcome) => {
+                // What the shell and what the gate has left to end gets its time together, not in turn.
+                let end = session.end(reason, String::new(), Some(outcome));
+                tokio::join!(run, end).0?
+            }
+            First::Done(Ok(output)) => {
+                let outcome = Some(output.outcome.clone());
+                session.end(reason, String::new(), outcome).await;
+                output
+            }
+            First::Done(Err(error)) => {
+                let detail = error.to_string();
+                session
+                    .end(SessionEndReason::GateFailed, detail, None)
+                    .await;
+                return Err(error.into());
+            }
+        };
         Ok(ExecResult {
-            exit_code: shell_status(&outcome),
+            exit_code: shell_status(&output.outcome),
             stdout: output.stdout,
             stderr: output.stderr,
             output: output.output,
@@ -248,6 +263,14 @@ impl EscalateServer {
             verdicts,
         })
     }
+}
+
+/// What comes first at the end of a shell.
+enum First {
+    /// The shell has ended, and what it has left behind is being ended.
+    ShellEnded(ExecOutcome),
+    /// The executor is done.
+    Done(Result<ShellOutput, ExecutorError>),
 }
 
 /// The status of a gate that couldn't see how its shell ended.

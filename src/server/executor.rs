@@ -14,7 +14,8 @@ pub trait ShellCommandExecutor: Send + Sync + 'static {
     /// Runs `command` under the caller's sandbox to its end.
     ///
     /// Must call `command.after_spawn` as soon as the process has been started (or failed to start),
-    /// and end the process when `cancelled` is.
+    /// and end the process when `cancelled` is. Where it ends what the process has left behind, which
+    /// takes time, it should call `command.after_end` before that.
     ///
     /// # Errors
     /// Where the process couldn't be started or waited for.
@@ -54,6 +55,9 @@ pub struct ShellCommand {
     pub env_overlay: BTreeMap<OsString, OsString>,
     /// To be called when the process has been spawned.
     pub after_spawn: Box<dyn FnOnce() + Send>,
+    /// To be called when the process itself has ended, and how. The session then ends at once, while
+    /// the executor still ends what the process has left behind.
+    pub after_end: Box<dyn FnOnce(ExecOutcome) + Send>,
 }
 
 /// What a shell command produced.

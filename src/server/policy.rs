@@ -31,6 +31,12 @@ pub trait EscalationPolicy: Send + Sync + 'static {
         exec: &'a InterceptedExec,
     ) -> BoxFuture<'a, Result<Verdict, PolicyError>>;
 
+    /// Whether execs may be decided by earlier verdicts at present; where not, the policy is asked about
+    /// each. Must not block.
+    fn may_reuse(&self) -> bool {
+        true
+    }
+
     /// Is told what happened, in order for each exec. Stands in front of verdicts, so it must not
     /// block: no disk, no network, no lock that is held across either.
     fn observe(&self, event: SessionEvent) {

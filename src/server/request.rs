@@ -240,7 +240,9 @@ impl<'a> Request<'a> {
         let over = self.shared.over.clone();
         let policy = self.shared.policy.clone();
         let verdicts = self.shared.context.verdicts.clone();
-        if let Some((verdict, origin)) = verdicts.find(&exec, self.pidfd.as_ref()) {
+        if policy.may_reuse()
+            && let Some((verdict, origin)) = verdicts.find(&exec, self.pidfd.as_ref())
+        {
             policy.observe(SessionEvent::ExecReused { exec, origin });
             return Input::Decided(verdict);
         }
@@ -575,8 +577,20 @@ impl Child {
 
     /// Waits until the supervisor has gone.
     async fn gone(&mut self) {
-        while let Ok(Some(_)) = self.report().await {}
+        while let Ok(Some(report)) = self.report().await {
+            if let Report::LeftBehind { count } = report {
+                note_left_behind(count, &self.program);
+            }
+        }
     }
+}
+
+fn note_left_behind(count: u32, program: &Path) {
+    tracing::warn!(
+        count,
+        program = %program.display(),
+        "processes of an escalated command are left: they are another user's, and not the gate's to end"
+    );
 }
 
 async fn receive_in_time(connection: &mut Connection) -> Result<Frame, Input> {
@@ -621,6 +635,10 @@ fn report_input(report: &io::Result<Option<Report>>, child: &mut Child) -> Input
             Input::Stopped(signal)
         }
         Ok(Some(Report::Continued)) => Input::Requested,
+        Ok(Some(Report::LeftBehind { count })) => {
+            note_left_behind(count, &child.program);
+            Input::Requested
+        }
         Ok(Some(Report::Ended {
             end,
             user,

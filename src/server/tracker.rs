@@ -18,6 +18,10 @@ const MAX_GENERATIONS: usize = 16;
 /// How long the status of a process that has ended is waited for: until its parent reaps it.
 const REAP_TIME: Duration = Duration::from_secs(5);
 
+/// How long after a session's end the ends of its processes are still waited for. Whoever ends the
+/// session ends them, and they have that long to go.
+const LAST_ENDS: Duration = Duration::from_secs(1);
+
 /// The commands of a session that run inside its sandbox: which process is which exec, and when it
 /// ends.
 pub(super) struct ProcessTracker {
@@ -93,17 +97,17 @@ impl ProcessTracker {
     }
 
     /// Waits for the end of the process, and tells the policy. When the session is over first, an end
-    /// that has come is still told.
+    /// that comes within [`LAST_ENDS`] is still told: it may well be by the session's end.
     pub(super) async fn watch(&self, pid: u32, pidfd: Pidfd, session_over: CancellationToken) {
         let Ok(pidfd) = readiness::watch(pidfd, Interest::READABLE) else {
             return;
         };
         let end = tokio::select! {
             end = wait_for_end(&pidfd) => Some(end),
-            () = session_over.cancelled() => {
-                let end = pidfd.get_ref().end().ok().flatten();
-                end.map(|end| (Some(end), Instant::now()))
-            }
+            () = async {
+                session_over.cancelled().await;
+                tokio::time::sleep(LAST_ENDS).await;
+            } => None,
         };
         let command = self.lock().remove(&pid);
         if let (Some(command), Some((end, at))) = (command, end) {

@@ -26,6 +26,8 @@ pub mod program;
 #[cfg(feature = "full")]
 pub mod random;
 #[cfg(feature = "full")]
+pub mod reach;
+#[cfg(feature = "full")]
 pub mod readiness;
 #[cfg(feature = "full")]
 pub mod spawn;

@@ -14,8 +14,9 @@
 //! command starts, so that a process which forks twice or makes its own session is still its
 //! descendant. It goes when none of them is left. When its control socket closes, because the gate
 //! let go of the command or is itself no more, it asks them to end (`SIGTERM`), and kills all that are
-//! left after [`GRACE`]. It needs no privilege and no kernel newer than 3.4; what it can't kill is a
-//! process of another user (`sudo`), and what it can't survive is being killed itself.
+//! left after [`GRACE`]. It needs no privilege and no kernel newer than 3.4. What it can't survive is
+//! being killed itself; what it can't kill, unless the gate may ([`super::reach`]), is a process of
+//! another user (`sudo`): it then says so and goes, since staying would help nobody.
 //!
 //! Both processes run between fork and exec (or end) of a program with many threads: nothing here
 //! allocates, takes a lock or panics after the fork; all memory was laid out before it.
@@ -143,6 +144,11 @@ pub enum Report {
         /// Largest resident set of any one of them, in bytes.
         peak_memory_bytes: u64,
     },
+    /// Processes that could not be ended are left, for they are another user's.
+    LeftBehind {
+        /// How many, besides their descendants.
+        count: u32,
+    },
 }
 
 /// A step of starting a command.
@@ -175,7 +181,7 @@ impl Step {
 }
 
 /// How long processes that have been asked to end may take over it.
-pub const GRACE: Duration = Duration::from_millis(500);
+pub const GRACE: Duration = Duration::from_millis(250);
 
 /// The gate's end of a supervisor. Dropping it ends the command and all that it started.
 #[derive(Debug)]
@@ -184,7 +190,7 @@ pub struct Supervisor {
     pid: libc::pid_t,
 }
 
-#[allow(clippy::cast_possible_truncation, reason = "half a second")]
+#[allow(clippy::cast_possible_truncation, reason = "a quarter of a second")]
 const GRACE_MILLISECONDS: c_int = GRACE.as_millis() as c_int;
 const NAP_MILLISECONDS: c_int = 5;
 
@@ -213,6 +219,7 @@ const NOT_STARTED: i32 = 2;
 const STOPPED: i32 = 3;
 const CONTINUED: i32 = 4;
 const ENDED: i32 = 5;
+const LEFT_BEHIND: i32 = 6;
 
 /// A report as four integers and three counts, in native byte order: both ends are one program.
 #[derive(Default)]
@@ -275,6 +282,9 @@ impl Packet {
                 user: Duration::from_micros(self.counts[0]),
                 system: Duration::from_micros(self.counts[1]),
                 peak_memory_bytes: self.counts[2].saturating_mul(1024),
+            }),
+            LEFT_BEHIND => Some(Report::LeftBehind {
+                count: first.unsigned_abs(),
             }),
             _ => None,
         }
@@ -623,7 +633,7 @@ fn supervise(plan: &Plan, control: RawFd) -> ! {
     let changes = unsafe { libc::signalfd(-1, &raw mut children, flags) };
     if changes == -1 {
         let errno = errno();
-        kill_all(control, child, &mut false, false);
+        kill_all(control, child, witness, &mut false, false);
         send_packet(
             control,
             &Packet::new([NOT_STARTED, Step::Fork as i32, errno, 0]),
@@ -957,14 +967,18 @@ fn wait_for_all(control: RawFd, changes: RawFd, child: libc::pid_t, reach: Optio
                     pass_on(child, libc::SIGTERM, own_group);
                     pass_on(child, libc::SIGCONT, own_group);
                 }
-                signal_children(libc::SIGTERM);
+                let witness = match reach {
+                    Some(Reach::Process(witness)) => witness,
+                    _ => None,
+                };
+                signal_children(libc::SIGTERM, witness);
                 let mut grace = GRACE_MILLISECONDS;
                 while grace > 0 && reap_ended(control, child, &mut running) {
                     // SAFETY: no entries. Nothing else is waited for, so short naps do.
                     unsafe { libc::poll(std::ptr::null_mut(), 0, NAP_MILLISECONDS) };
                     grace -= NAP_MILLISECONDS;
                 }
-                kill_all(control, child, &mut running, own_group);
+                kill_all(control, child, witness, &mut running, own_group);
                 return;
             }
         }
@@ -1035,23 +1049,39 @@ fn microseconds(time: libc::timeval) -> u64 {
 
 /// Kills every descendant. Each that dies hands its own children to the supervisor, as the nearest
 /// subreaper, so killing children until there are none leaves nobody.
-fn kill_all(control: RawFd, child: libc::pid_t, running: &mut bool, own_group: bool) {
-    loop {
-        if !signal_children(libc::SIGKILL) {
+fn kill_all(
+    control: RawFd,
+    child: libc::pid_t,
+    witness: Option<&Witness>,
+    running: &mut bool,
+    own_group: bool,
+) {
+    while reap_ended(control, child, running) {
+        match signal_children(libc::SIGKILL, witness) {
             // No such list (a kernel without CONFIG_PROC_CHILDREN, or no /proc): what is left is the
             // command and its group. One that has been reaped is no child, so the call then does
             // nothing but in the moment before its id is used again.
-            pass_on(child, libc::SIGKILL, own_group);
+            None => pass_on(child, libc::SIGKILL, own_group),
+            Some(Signalled { refused, sent: 0 }) if refused > 0 => {
+                send_packet(control, &Packet::new([LEFT_BEHIND, refused, 0, 0]));
+                return;
+            }
+            Some(_) => {}
         }
-        if !reap_one(control, child, running, 0) {
-            return;
-        }
+        reap_one(control, child, running, 0);
     }
 }
 
+/// How many children a signal was sent to, and for how many it may not be.
+#[derive(Default)]
+struct Signalled {
+    sent: c_int,
+    refused: c_int,
+}
+
 /// Sends a signal to the children that `/proc` lists (`proc_pid_children(5)`), as many as one read
-/// tells. Returns whether there is such a list.
-fn signal_children(signal: c_int) -> bool {
+/// tells, but not to the witness. `None` where there is no such list.
+fn signal_children(signal: c_int, witness: Option<&Witness>) -> Option<Signalled> {
     // SAFETY: the string is readable. The supervisor has one thread, whose children these are.
     let list = unsafe {
         libc::open(
@@ -1060,8 +1090,10 @@ fn signal_children(signal: c_int) -> bool {
         )
     };
     if list == -1 {
-        return false;
+        return None;
     }
+    let witness = witness.map_or(-1, |witness| witness.pid);
+    let mut signalled = Signalled::default();
     let mut text = [0_u8; 4096];
     // SAFETY: the buffer is writable.
     let read = unsafe { libc::read(list, text.as_mut_ptr().cast(), text.len()) };
@@ -1074,14 +1106,17 @@ fn signal_children(signal: c_int) -> bool {
                 .wrapping_mul(10)
                 .wrapping_add(libc::pid_t::from(byte - b'0'));
         } else {
-            if pid > 1 {
+            if pid > 1 && pid != witness {
                 // SAFETY: integers only. A child that nobody has reaped: the id is still its own.
-                unsafe { libc::kill(pid, signal) };
+                match unsafe { libc::kill(pid, signal) } {
+                    0 => signalled.sent += 1,
+                    _ => signalled.refused += 1,
+                }
             }
             pid = 0;
         }
     }
-    true
+    Some(signalled)
 }
 
 /// Becomes the command once it may, or tells through `status` why not.

@@ -54,8 +54,18 @@ impl Gate {
         gate
     }
 
-    fn with_rules_at(shell: &Shell, rules: &str, listen: &str) -> Self {
+    /// With a policy service that also asks for one of these tokens.
+    pub(crate) fn with_tokens(shell: &Shell, rules: &str, tokens: &str) -> Self {
         let directory = directory();
+        std::fs::write(directory.path().join("tokens"), tokens).expect("a file");
+        Self::serve(shell, rules, "127.0.0.1:0", directory)
+    }
+
+    fn with_rules_at(shell: &Shell, rules: &str, listen: &str) -> Self {
+        Self::serve(shell, rules, listen, directory())
+    }
+
+    fn serve(shell: &Shell, rules: &str, listen: &str, directory: TempDir) -> Self {
         std::fs::write(directory.path().join("rules.star"), rules).expect("a file");
         let policyd = Policyd::start(directory.path(), listen);
         let mut gate = Self::at(shell, policyd.url.clone(), directory);
@@ -122,6 +132,11 @@ impl Gate {
         let relay = Relay::start(&self.url);
         self.url.clone_from(&relay.url);
         (self, relay)
+    }
+
+    /// Where its policy service listens.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
     }
 
     /// A path in the scenario's own directory, which has `home` and `work`.
@@ -243,5 +258,5 @@ pub(crate) fn verdicts(execs: &[Exec]) -> Vec<String> {
 
 /// Outside of `/tmp`, which a sandbox may replace.
 pub(crate) fn directory() -> TempDir {
-    TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
+    TempDir::new_in("/var/tmp").expect("a directory")
 }

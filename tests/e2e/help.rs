@@ -18,6 +18,7 @@ fn every_command_says_what_it_does() {
         ("execgate shell", EXECGATE, &["shell"]),
         ("execgate check", EXECGATE, &["check"]),
         ("execgate audit", EXECGATE, &["audit"]),
+        ("execgate token", EXECGATE, &["token"]),
         ("execgate doctor", EXECGATE, &["doctor"]),
         ("execgate-policyd", policyd, &[]),
     ];

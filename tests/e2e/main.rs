@@ -19,7 +19,10 @@ mod crowds;
 mod embedding;
 mod gate;
 mod help;
+mod identity;
+mod journal;
 mod machine;
+mod metrics;
 mod outages;
 #[path = "../link/peer.rs"]
 #[allow(dead_code, reason = "the tests of the link use the rest")]

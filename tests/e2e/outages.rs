@@ -12,6 +12,8 @@ in_both_shells! {
     a_session_goes_on_with_a_service_that_was_restarted,
     new_rules_hold_for_the_next_command,
     a_session_that_ends_without_its_service_says_what_is_lost,
+    a_service_that_stands_still_is_left_for_the_next,
+    rolling_restarts_deny_nothing,
 }
 
 const RULES: &str = r#"
@@ -187,6 +189,48 @@ fn a_session_that_ends_without_its_service_says_what_is_lost(shell: &Shell) {
     gate.kill_policyd();
     running.tell("go");
     running.done().exits(4).says("WARN").says("events");
+}
+
+/// The question that the first had when it was stopped is answered by the second, within the default
+/// deadline; and so is that of a gate that starts while the first stands still.
+fn a_service_that_stands_still_is_left_for_the_next(shell: &Shell) {
+    let second = Gate::with_rules(shell, RULES);
+    let first = Gate::with_rules(shell, RULES).option(["--policy", second.url()]);
+    let running = asked_in_vain(&first, "/bin/echo x");
+    running.done().exits(0).prints("ready\nx\n0\nend\n");
+    first.exec("/bin/echo y").exits(0).prints("y\n");
+    first.policyd(|policyd| policyd.signal("CONT"));
+    // What the first didn't acknowledge is there as well.
+    let execs = verdicts(&second.audit());
+    assert!(
+        execs.ends_with(&["echo run".into(), "echo run".into()]),
+        "{execs:?}"
+    );
+}
+
+fn rolling_restarts_deny_nothing(shell: &Shell) {
+    const EXECS: usize = 300;
+    let gate = Gate::with_rules_on_a_socket(shell, RULES);
+    let script =
+        format!("i=0; while [ $i -lt {EXECS} ]; do /bin/echo $i || exit 9; i=$((i+1)); done");
+    let running = gate.start(&script);
+    for _ in 0..6 {
+        let before = running.stdout().len();
+        gate.restart_policyd();
+        wait_until("the loop goes on", || {
+            running.stdout().len() > before || running.is_over()
+        });
+    }
+    let expected: String = (0..EXECS).map(|number| format!("{number}\n")).collect();
+    let done = running.done();
+    done.exits(0).prints(&expected);
+    let execs = gate.audit();
+    assert_eq!(execs.len(), EXECS);
+    assert!(
+        execs
+            .iter()
+            .all(|exec| exec.text("verdict") == "run" && exec.text("code") == "verdict")
+    );
 }
 
 #[test]

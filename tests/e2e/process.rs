@@ -106,9 +106,20 @@ impl Running {
     }
 
     /// Writes a line to standard input.
+    /// Waits until it has written a text on standard error.
+    #[track_caller]
+    pub(crate) fn wait_for_error(&self, text: &str) {
+        wait_until(text, || self.stderr().contains(text));
+    }
+
     pub(crate) fn tell(&mut self, line: &str) {
         let stdin = self.child.stdin.as_mut().expect("a pipe");
         writeln!(stdin, "{line}").expect("a reader");
+    }
+
+    /// Whether all that it had to say has been read.
+    pub(crate) fn is_over(&self) -> bool {
+        self.stdout.reader.is_finished()
     }
 
     pub(crate) fn signal(&self, name: &str) {

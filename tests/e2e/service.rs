@@ -15,7 +15,8 @@ pub(crate) struct Policyd {
 }
 
 impl Policyd {
-    /// Starts it on the rules and the data of `directory`, and waits until it listens.
+    /// Starts it on the rules, the data and, where there are some, the tokens of `directory`, and waits
+    /// until it listens.
     pub(crate) fn start(directory: &Path, listen: &str) -> Self {
         let mut command = Command::new(POLICYD);
         command
@@ -31,6 +32,9 @@ impl Policyd {
             // A test stops it, which is nothing that the test's own process group should have in it.
             .process_group(0)
             .current_dir(directory);
+        if directory.join("tokens").exists() {
+            command.args(["--tokens", "tokens"]);
+        }
         let mut running = Running::start(&mut command);
         running.wait_for("\n");
         let line = running.stdout();

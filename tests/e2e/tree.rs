@@ -20,6 +20,7 @@ in_both_shells! {
     an_exec_has_what_was_asked_decided_and_done,
     labels_decide_and_are_recorded,
     the_audit_is_filtered,
+    what_ends_with_its_session_is_told,
 }
 
 fn execs_form_a_tree(shell: &Shell) {
@@ -147,4 +148,23 @@ fn the_audit_is_filtered(shell: &Shell) {
     );
     let tree = crate::process::run(audit.args(["--tree", "--session", &session]));
     assert!(tree.exits(0).output().contains("date"), "{tree}");
+}
+
+fn what_ends_with_its_session_is_told(shell: &Shell) {
+    let gate = Gate::with_rules(shell, RULES);
+    // It runs until the session's end has it ended, deaf to the request or not.
+    for (trap, signal) in [("", 15), ("trap '' TERM;", 9)] {
+        let script = format!(
+            "trap '' HUP; /bin/sh -c \"{trap} exec /bin/sleep 987\" >/dev/null 2>&1 &
+            until [ \"$(cat /proc/$!/comm)\" = sleep ]; do :; done"
+        );
+        gate.exec(script).exits(0);
+        let execs = gate.audit();
+        let ended = execs.iter().rfind(|exec| exec.name() == "sh");
+        let ended = ended.expect("an exec");
+        assert!(ended.0["finished_at"].is_string(), "{ended:?}");
+        // Before Linux 6.15 nobody knows how.
+        let told = ended.number("signal");
+        assert!(told.is_none_or(|told| told == signal), "{ended:?}");
+    }
 }

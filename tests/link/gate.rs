@@ -32,12 +32,21 @@ impl Gate {
     }
 
     pub(crate) fn with(endpoint: &str, adjust: impl FnOnce(&mut LinkOptions)) -> Self {
+        Self::with_session(endpoint, 1, adjust)
+    }
+
+    /// The same with a session of its own id.
+    pub(crate) fn with_session(
+        endpoint: &str,
+        id: u8,
+        adjust: impl FnOnce(&mut LinkOptions),
+    ) -> Self {
         let mut options = LinkOptions::new(endpoint.parse().expect("an endpoint"));
         options.verdict_deadline = EVER;
         options.outage_tolerance = EVER;
         adjust(&mut options);
         let link = PolicyLink::new(options).expect("a link");
-        let context = context(1);
+        let context = context(id);
         let session = link.for_session(&context).expect("a session");
         Self {
             link,

@@ -9,7 +9,9 @@
 )]
 
 mod answers;
+mod failover;
 mod gate;
+mod journal;
 mod outages;
 mod peer;
 mod raw_peer;

@@ -42,12 +42,15 @@ kind=$1
 for shell in "${@:2}"; do
   [[ -x $shell ]] || { echo "run.sh: no such shell: $shell (patches/build-shells.sh builds it)" >&2; exit 2; }
 done
-patched=$(realpath "$2") native=$(realpath "${3:-$2}")
 unset EXEC_WRAPPER BASH_EXEC_WRAPPER BASH_ENV ENV
 
 T=$(mktemp -d "${TMPDIR:-/tmp}/shells.XXXXXX")
 trap 'chmod -R u+rwx "$T"; rm -rf "$T"' EXIT
 chmod 755 "$T"
+# Where every user can execute them, wherever the checkout is.
+patched=$T/patched/$kind native=$T/native/$kind
+install -D -m 755 "$2" "$patched"
+install -D -m 755 "${3:-$2}" "$native"
 F=$T/f           # the files that snippets work with, made anew for each
 wrapper=$T/passthrough
 log=$T/log

@@ -5,6 +5,7 @@ use std::process::{Child, Output};
 use std::time::Duration;
 
 use execgate::model::EscalationDecision;
+use execgate::server::EscalationSession;
 
 use crate::gates::{Service, gate};
 use crate::harness::{Place, Shell, script, shells, spawn, wait};
@@ -18,9 +19,13 @@ const HYDRA: &str = "/bin/sh -c 'trap \"\" TERM HUP INT
     (exec 0<&- 1>&- 2>&-; sleep 987 &)
     echo $$ >ready.new; mv ready.new ready; exec sleep 987'";
 
+/// Ids of the processes with this mark.
+pub(crate) fn marked(mark: &str) -> Vec<i32> {
+    processes_with(&format!("MARK={mark}"))
+}
+
 /// Ids of the processes that have this entry in their environment.
-fn marked(mark: &str) -> Vec<i32> {
-    let entry = format!("MARK={mark}");
+pub(crate) fn processes_with(entry: &str) -> Vec<i32> {
     let has_it = |pid: &i32| {
         std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| {
             environment
@@ -40,7 +45,7 @@ fn mark(place: &Place) -> String {
     place.work().display().to_string()
 }
 
-async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let wait = async {
         while !condition() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -57,11 +62,11 @@ async fn ready(place: &Place, mark: &str) {
     until("too few processes", || marked(mark).len() >= 5).await;
 }
 
-async fn nothing_left(mark: &str) {
+pub(crate) async fn nothing_left(mark: &str) {
     until("processes are left", || marked(mark).is_empty()).await;
 }
 
-fn kill(pid: impl std::fmt::Display, signal: &str) {
+pub(crate) fn kill(pid: impl std::fmt::Display, signal: &str) {
     let status = std::process::Command::new("kill")
         .args(["-s", signal, &pid.to_string()])
         .status()
@@ -69,8 +74,9 @@ fn kill(pid: impl std::fmt::Display, signal: &str) {
     assert!(status.success());
 }
 
-#[tokio::test]
-async fn the_wrapper_is_killed() {
+/// Runs a script with an escalated hydra in it in each shell, calls `end` when all of it is there, and
+/// sees that the script says `expected` and that nothing is left.
+async fn escalated_hydra(script_text: &str, expected: &str, end: impl Fn(&mut Hydra)) {
     for shell in shells() {
         let place = Place::new();
         let mark = mark(&place);
@@ -78,43 +84,43 @@ async fn the_wrapper_is_killed() {
         let started = move |command: &mut std::process::Command| {
             command.env("MARK", &environment);
         };
-        let hydra = format!("{HYDRA} & echo $! >wrapper; wait $!; echo $?");
         let policy = Scripted::always(ESCALATE);
-        let (session, child) = script(&hydra)
+        let (session, child) = script(script_text)
             .started(&started)
             .spawn_gated(shell, &place, &policy);
         ready(&place, &mark).await;
-        let wrapper = std::fs::read_to_string(place.work().join("wrapper")).unwrap();
-        kill(wrapper.trim(), "KILL");
+        let mut hydra = Hydra {
+            place,
+            session: Some(session),
+        };
+        end(&mut hydra);
         let output = wait(child).await;
-        assert_eq!(text(&output.stdout), "137\n", "{shell:?}");
+        // Deaf to TERM, so it was killed, and the wrapper with it.
+        assert_eq!(text(&output.stdout), expected, "{shell:?} {output:?}");
         nothing_left(&mark).await;
-        drop(session);
     }
+}
+
+struct Hydra {
+    place: Place,
+    session: Option<EscalationSession>,
+}
+
+#[tokio::test]
+async fn the_wrapper_is_killed() {
+    let script = format!("{HYDRA} & echo $! >wrapper; wait $!; echo status $?");
+    escalated_hydra(&script, "status 137\n", |hydra| {
+        let wrapper = std::fs::read_to_string(hydra.place.work().join("wrapper")).unwrap();
+        kill(wrapper.trim(), "KILL");
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn the_session_is_dropped() {
-    for shell in shells() {
-        let place = Place::new();
-        let mark = mark(&place);
-        let environment = mark.clone();
-        let started = move |command: &mut std::process::Command| {
-            command.env("MARK", &environment);
-        };
-        // Not exec: the shell tells the wrapper's status.
-        let hydra = format!("{HYDRA}; echo status $?");
-        let policy = Scripted::always(ESCALATE);
-        let (session, child) = script(&hydra)
-            .started(&started)
-            .spawn_gated(shell, &place, &policy);
-        ready(&place, &mark).await;
-        drop(session);
-        let output = wait(child).await;
-        // Deaf to TERM, so it was killed, and the wrapper with it.
-        assert_eq!(text(&output.stdout), "status 137\n", "{output:?}");
-        nothing_left(&mark).await;
-    }
+    // Not exec: the shell tells the wrapper's status.
+    let script = format!("{HYDRA}; echo status $?");
+    escalated_hydra(&script, "status 137\n", |hydra| drop(hydra.session.take())).await;
 }
 
 /// A gate program whose command is the hydra; `options` go before it.

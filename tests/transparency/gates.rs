@@ -28,6 +28,8 @@ impl Service {
             Command::new(env!("CARGO_BIN_EXE_execgate-policyd"))
                 .arg("--rules")
                 .arg(rules)
+                // Gates of an ordinary user are tested as well.
+                .args(["--allow-uid", "65534"])
                 .arg("--listen")
                 .arg(format!("unix:{}", socket.display()))
                 .stdin(Stdio::null())

@@ -20,4 +20,5 @@ mod harness;
 mod observables;
 mod scripts;
 mod terminals;
+mod users;
 mod volume;

@@ -42,11 +42,11 @@ async fn substitutions_that_leave_a_child() {
 #[tokio::test]
 async fn names_that_differ_from_the_file() {
     script(
-        "(exec -a other \"$PROBE\" $$ x); (exec -l \"$PROBE\" $$ x); (exec -a '' \"$PROBE\" $$)",
+        "(exec -a other \"$PROBE\" $$ x); (exec -l \"$PROBE\" $$ x); (exec -a '' \"$PROBE\" $$); (exec -c \"$PROBE\" $$ x)",
     )
     .is_the_same_in(Shell::Bash)
     .await;
-    script("(exec -a other \"$PROBE\" $$ x); (exec -l \"$PROBE\" $$ x); ARGV0=zero \"$PROBE\" $$; - \"$PROBE\" $$")
+    script("(exec -a other \"$PROBE\" $$ x); (exec -l \"$PROBE\" $$ x); (exec -c \"$PROBE\" $$ x); ARGV0=zero \"$PROBE\" $$; - \"$PROBE\" $$")
         .is_the_same_in(Shell::Zsh)
         .await;
 }

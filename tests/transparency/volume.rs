@@ -1,5 +1,6 @@
 //! Much at once, and much at a time.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,9 +9,10 @@ use execgate::model::{EscalationDecision, InterceptedExec, SessionEvent, Verdict
 use execgate::server::{BoxFuture, EscalationPolicy, PolicyError};
 use tokio::sync::Semaphore;
 
+use crate::endings::{processes_with, until};
 use crate::gates::Service;
 use crate::harness::{Place, script, shells, spawn, wait, wait_with_policy};
-use crate::support::{ESCALATE, text};
+use crate::support::{ESCALATE, PATIENCE, WRAPPER, text};
 
 #[tokio::test]
 async fn ten_megabytes_arrive_as_they_were_sent() {
@@ -47,6 +49,54 @@ impl EscalationPolicy for Barrier {
     fn observe(&self, _: SessionEvent) {}
 }
 
+/// Ids of the wrappers with this home directory.
+fn waiting(home: &Path) -> Vec<i32> {
+    let wrapper = Path::new(WRAPPER).canonicalize().unwrap();
+    let home = format!("HOME={}", home.display());
+    let mut wrappers = processes_with(&home);
+    wrappers.retain(|pid| {
+        std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == wrapper)
+    });
+    wrappers
+}
+
+/// Processor time of these processes, in clock ticks, and memory that they and this process occupy, in
+/// pages.
+fn spent(pids: &[i32]) -> (u64, u64) {
+    let number = |pid: &str, file: &str, fields: &[usize]| -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let text = text.rsplit(')').next().unwrap_or_default();
+        let numbers: Vec<_> = text.split_whitespace().collect();
+        let numbers = fields
+            .iter()
+            .filter_map(|at| numbers.get(*at)?.parse::<u64>().ok());
+        numbers.sum()
+    };
+    let pids: Vec<_> = pids.iter().map(i32::to_string).collect();
+    // After the name in parentheses: user and system time are the twelfth and the thirteenth.
+    let ticks = pids.iter().map(|pid| number(pid, "stat", &[11, 12])).sum();
+    let pages = pids.iter().map(String::as_str).chain(["self"]);
+    (ticks, pages.map(|pid| number(pid, "statm", &[1])).sum())
+}
+
+/// Waits until the wrappers have come to rest: a time in which they use no processor at all, and no
+/// memory is added, neither theirs nor the gate's.
+async fn idle(home: &Path) {
+    let wrappers = waiting(home);
+    let rest = async {
+        loop {
+            let before = spent(&wrappers);
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let after = spent(&wrappers);
+            if after.0 == before.0 && after.1 <= before.1 {
+                return;
+            }
+        }
+    };
+    let rested = tokio::time::timeout(PATIENCE, rest).await;
+    assert!(rested.is_ok(), "the wrappers never come to rest");
+}
+
 #[tokio::test]
 async fn five_hundred_wait_at_once() {
     const MANY: usize = 500;
@@ -66,6 +116,12 @@ async fn five_hundred_wait_at_once() {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
                 assert!(policy.arrived.load(Ordering::Relaxed) > 0);
+                let home = place.work();
+                until("not all wrappers are there", || {
+                    waiting(&home).len() == MANY
+                })
+                .await;
+                idle(&home).await;
                 policy.open.close();
             };
             let (output, ()) = tokio::join!(wait, release);

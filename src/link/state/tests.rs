@@ -32,7 +32,7 @@ fn ask(state: &mut SessionState<u64>, exec: u64, now: Instant) -> Result<Asked, 
 }
 
 fn end(state: &mut SessionState<u64>, now: Instant) -> Vec<(ExecId, u64)> {
-    state.call_ended(Reconnect::Soon, "gone".to_owned(), now)
+    state.call_ended(Others::AllTried, Reconnect::Soon, "gone".to_owned(), now)
 }
 
 #[test]
@@ -313,7 +313,9 @@ impl Model {
             Step::Settle => self.state.settled(),
             Step::CallEnds { next } => {
                 if self.call.take().is_some() {
-                    let given_up = self.state.call_ended(next, String::new(), self.now);
+                    let given_up =
+                        self.state
+                            .call_ended(Others::AllTried, next, String::new(), self.now);
                     for (_, reply) in given_up {
                         self.reply_given(reply);
                     }

@@ -182,6 +182,7 @@ fn exec_value<'v>(heap: Heap<'v>, facts: &ExecFacts<'_>, name: Option<&[u8]>) ->
             "environment_names",
             decoding.list(heap, facts.environment_names.iter().copied()),
         ),
+        ("gate", heap.alloc(session.gate.as_str())),
         ("labels", heap.alloc(AllocDict(labels))),
         (
             "user",

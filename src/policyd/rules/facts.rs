@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use crate::model::{Enforcement, ExecId, ProcessIdentity};
+use crate::policyd::identity::GateIdentity;
 
 /// What rules may know of one exec. Bytes are as the gate sent them.
 #[derive(Debug, Clone)]
@@ -28,6 +29,8 @@ pub struct ExecFacts<'a> {
 pub struct SessionFacts {
     /// Its id: 32 hexadecimal digits.
     pub id: String,
+    /// The gate that it is of, as its credential proves it.
+    pub gate: GateIdentity,
     /// Free keys and values, set by its owner.
     pub labels: BTreeMap<String, String>,
     /// Name of the gate's host, as the gate states it.
@@ -59,6 +62,7 @@ impl Default for SessionFacts {
     fn default() -> Self {
         Self {
             id: "0".repeat(32),
+            gate: GateIdentity::anonymous(),
             labels: BTreeMap::new(),
             hostname: String::new(),
             user: UserFacts::default(),

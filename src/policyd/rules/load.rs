@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sha2::{Digest, Sha256};
 use starlark::environment::Module;
 use starlark::eval::Evaluator;
 use starlark::syntax::AstModule;
@@ -16,6 +15,7 @@ use super::error::RulesError;
 use super::language::{self, Draft, DraftRule, Place};
 use super::prefix::{PrefixRule, PrefixRules, TrustedPrograms};
 use super::{CODE_NO_MATCH, Rules};
+use crate::policyd::revision::revision;
 use crate::policyd::text;
 
 /// Largest rules file, in bytes.
@@ -89,20 +89,8 @@ fn bytes_before(error: &std::string::FromUtf8Error) -> &[u8] {
     &error.as_bytes()[..error.utf8_error().valid_up_to()]
 }
 
-/// Names the content, for people and for the audit trail.
-fn revision(content: &str) -> String {
-    use std::fmt::Write;
-    Sha256::digest(content.as_bytes())
-        .iter()
-        .take(6)
-        .fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
-}
-
 fn evaluate(file: &str, content: String) -> Result<Rules, RulesError> {
-    let revision = revision(&content);
+    let revision = revision([&content]);
     let invalid = |error: starlark::Error| invalid(file, &error);
     let decide_line = 1 + content
         .lines()

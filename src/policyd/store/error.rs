@@ -62,6 +62,16 @@ pub enum StoreError {
         /// The newest version that is known.
         known: i64,
     },
+    /// The database was written by an earlier version.
+    #[error(
+        "opening the event store {}: an earlier version wrote it; start this version's execgate-policyd \
+         with it once, which brings it up to date",
+        path.display()
+    )]
+    Older {
+        /// The file.
+        path: PathBuf,
+    },
     /// The thread that writes couldn't be started.
     #[error("starting the thread that writes events: {source}")]
     Thread {

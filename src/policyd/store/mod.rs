@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Invariants: recording never waits, so no verdict ever waits for the disk; an event is acknowledged
-//! after the commit that holds it and never before; per session, acknowledgements name an unbroken
+//! after the commit that holds it and never before; a session's record is written by the gate that
+//! started it and by no other; per session, acknowledgements name an unbroken
 //! history. When the queue is full the event is not taken, and neither is anything after it on that
 //! call: the gate still holds them, and sends them again when the call is made again, which
 //! the service brings about once there is room.
@@ -25,13 +26,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use prost::Message as _;
 use rusqlite::Connection;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 pub use error::StoreError;
+use schema::Written;
 pub use schema::open_for_reading;
 
 use crate::pb::v1;
 use crate::pb::v1::session_request::Event;
+use crate::policyd::identity::GateIdentity;
 use crate::policyd::throttle::Throttle;
 
 /// Most events that wait for the writer.
@@ -79,23 +82,33 @@ struct WriterState {
 
 enum Message {
     Record(Box<Record>),
+    /// How far a session is stored, with all that was queued before this.
+    Highest(Arc<str>, oneshot::Sender<u64>),
     Close,
 }
 
 struct Record {
     session: Arc<str>,
+    gate: GateIdentity,
     request: v1::SessionRequest,
     answer: Option<v1::Verdict>,
     received: SystemTime,
     size: usize,
-    acknowledgement: Option<Acknowledgement>,
+    /// Up to where the session's history is stored with this event, if it adds to that.
+    through: Option<u64>,
+    /// Of the call that the event came by.
+    progress: watch::Sender<Progress>,
     // Gives its bytes back to the queue when the record is dropped.
     _room: OwnedSemaphorePermit,
 }
 
-struct Acknowledgement {
-    through: u64,
-    to: watch::Sender<u64>,
+/// How far the record of a call has come.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// Up to where the session's history is stored.
+    pub(crate) through: u64,
+    /// The gate whose session it is, where that is another: nothing of this call is recorded.
+    pub(crate) owner: Option<GateIdentity>,
 }
 
 impl Store {
@@ -130,6 +143,23 @@ impl Store {
     /// The database's file.
     pub fn path(&self) -> &Path {
         &self.shared.path
+    }
+
+    /// Whose the latest sessions are, the earliest of them first.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub(super) fn latest_owners(
+        &self,
+        most: usize,
+    ) -> Result<Vec<(String, GateIdentity)>, StoreError> {
+        let directory = self.shared.path.parent().unwrap_or(Path::new("."));
+        schema::latest_owners(&open_for_reading(directory)?, most).map_err(|source| {
+            StoreError::Open {
+                path: self.shared.path.clone(),
+                source,
+            }
+        })
     }
 
     /// Whether events are being written, and there is room for more.
@@ -169,6 +199,7 @@ impl Store {
 pub(crate) struct Journal {
     store: Store,
     session: Arc<str>,
+    gate: GateIdentity,
     /// The sequence that the next event must have for the history to be unbroken.
     expected: u64,
     /// A resumed call begins with the questions that are still open, under their old numbers, and
@@ -180,12 +211,17 @@ pub(crate) struct Journal {
     has_gap: bool,
     /// The last sequence whose acknowledgement is to come.
     pending: u64,
-    stored: watch::Sender<u64>,
+    progress: watch::Sender<Progress>,
 }
 
 impl Journal {
     /// Begins the record of one call with the event that opens it.
-    pub(crate) fn begin(store: &Store, session: &str, opening: v1::SessionRequest) -> Self {
+    pub(crate) fn begin(
+        store: &Store,
+        session: &str,
+        gate: &GateIdentity,
+        opening: v1::SessionRequest,
+    ) -> Self {
         let resumed_at = match &opening.event {
             Some(Event::SessionStarted(started)) => started
                 .resumption
@@ -196,15 +232,27 @@ impl Journal {
         let mut journal = Self {
             store: store.clone(),
             session: session.into(),
+            gate: gate.clone(),
             expected: resumed_at.unwrap_or(1),
             may_skip: resumed_at.is_some(),
             has_missed: false,
             has_gap: false,
             pending: 0,
-            stored: watch::Sender::new(0),
+            progress: watch::Sender::default(),
         };
         journal.record(opening, None);
         journal
+    }
+
+    /// Waits until all that was queued is stored, and goes on behind the last event of the session that
+    /// is; `None` if that can't be told now.
+    pub(crate) async fn go_on_behind_the_last(&mut self) -> Option<u64> {
+        let (reply, highest) = oneshot::channel();
+        let question = Message::Highest(Arc::clone(&self.session), reply);
+        self.store.shared.queue.try_send(question).ok()?;
+        let highest = highest.await.ok()?;
+        self.expected = self.expected.max(highest.saturating_add(1));
+        Some(highest)
     }
 
     /// Takes one event, without waiting; `answer` is what was answered to it.
@@ -223,14 +271,13 @@ impl Journal {
         let queued = room.is_some_and(|room| {
             let record = Record {
                 session: Arc::clone(&self.session),
+                gate: self.gate.clone(),
                 request,
                 answer,
                 received: SystemTime::now(),
                 size,
-                acknowledgement: through.map(|through| Acknowledgement {
-                    through,
-                    to: self.stored.clone(),
-                }),
+                through,
+                progress: self.progress.clone(),
                 _room: room,
             };
             self.store
@@ -284,8 +331,8 @@ impl Journal {
     }
 
     /// Tells, by its changes, up to where events are stored.
-    pub(crate) fn stored(&self) -> watch::Receiver<u64> {
-        self.stored.subscribe()
+    pub(crate) fn progress(&self) -> watch::Receiver<Progress> {
+        self.progress.subscribe()
     }
 
     /// Whether the call should be made again, so that the gate sends what wasn't taken.
@@ -305,7 +352,7 @@ impl Journal {
 
     /// Whether all that was taken is stored.
     pub(crate) fn is_stored(&self) -> bool {
-        *self.stored.borrow() >= self.pending
+        self.progress.borrow().through >= self.pending
     }
 }
 
@@ -323,6 +370,7 @@ impl Writer {
                 break;
             };
             let mut batch = Vec::new();
+            let mut questions = Vec::new();
             let mut bytes = 0;
             let mut next = Some(first);
             let gather_until = Instant::now() + GATHERING;
@@ -335,6 +383,10 @@ impl Writer {
                         if is_last {
                             break;
                         }
+                    }
+                    Some(Message::Highest(session, reply)) => {
+                        questions.push((session, reply));
+                        break;
                     }
                     Some(Message::Close) => {
                         is_open = false;
@@ -349,6 +401,12 @@ impl Writer {
                 next = self.messages.try_recv().ok();
             }
             self.store(&batch);
+            for (session, reply) in questions {
+                match schema::highest(&self.connection, &session) {
+                    Ok(highest) => drop(reply.send(highest)),
+                    Err(error) => tracing::error!("reading how far a session is stored: {error}"),
+                }
+            }
         }
         // What was queued behind the request to close.
         let mut rest = Vec::new();
@@ -390,11 +448,11 @@ impl Writer {
             tracing::info!("events are being stored again");
         }
         for record in batch {
-            if let Some(acknowledgement) = &record.acknowledgement {
-                acknowledgement.to.send_if_modified(|through| {
-                    let is_more = acknowledgement.through > *through;
+            if let Some(reached) = record.through {
+                record.progress.send_if_modified(|progress| {
+                    let is_more = reached > progress.through && progress.owner.is_none();
                     if is_more {
-                        *through = acknowledgement.through;
+                        progress.through = reached;
                     }
                     is_more
                 });
@@ -405,15 +463,24 @@ impl Writer {
     fn commit(&mut self, batch: &[Box<Record>]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         for record in batch {
-            schema::write(
+            if record.progress.borrow().owner.is_some() {
+                continue;
+            }
+            let written = schema::write(
                 &transaction,
                 &schema::Row {
                     session: &record.session,
+                    gate: &record.gate,
                     request: &record.request,
                     answer: record.answer.as_ref(),
                     received: record.received,
                 },
             )?;
+            if let Written::Foreign(owner) = written {
+                record
+                    .progress
+                    .send_modify(|progress| progress.owner = Some(owner));
+            }
         }
         transaction.commit()
     }

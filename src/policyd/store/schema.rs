@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use prost::Message;
-use rusqlite::{Connection, OpenFlags, Transaction, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, params};
 
 use super::error::StoreError;
 use crate::pb::v1;
 use crate::pb::v1::session_request::Event;
+use crate::policyd::identity::GateIdentity;
 use crate::policyd::text;
 
 /// The version of the tables below.
-const SCHEMA_VERSION: i64 = 1;
+const SCHEMA_VERSION: i64 = 2;
 /// Marks a database as one of ours: "EXGP".
 const APPLICATION_ID: i64 = 0x4558_4750;
 /// The database, inside the data directory.
@@ -23,6 +24,9 @@ const BUSY_TIME: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 /// Longest command line that is kept as text, for people; the event has all of it.
 const COMMAND_LINE_LIMIT: usize = 4096;
+
+/// What version 2 has that version 1 hadn't. Sessions of before are whose they turn out to be.
+const FROM_1_TO_2: &str = "ALTER TABLE sessions ADD COLUMN gate TEXT";
 
 /// Times are nanoseconds since 1970, by the gate's clock unless the name says `received` or `answered`.
 const SCHEMA: &str = "
@@ -46,7 +50,8 @@ CREATE TABLE sessions (
     end_reason      TEXT,
     end_detail      TEXT,
     exit_code       INTEGER,
-    signal          INTEGER
+    signal          INTEGER,
+    gate            TEXT
 );
 CREATE TABLE lost_ranges (
     session_id      TEXT NOT NULL,
@@ -190,8 +195,10 @@ fn prepare(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
         .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
         .map_err(open_error)?;
     let write = |version| {
-        if version == 0 {
-            transaction.execute_batch(SCHEMA)?;
+        match version {
+            0 => transaction.execute_batch(SCHEMA)?,
+            1 => transaction.execute_batch(FROM_1_TO_2)?,
+            _ => {}
         }
         // Written each time: a store that can't be written shows now, not at the first event.
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
@@ -221,10 +228,37 @@ pub fn open_for_reading(directory: &Path) -> Result<Connection, StoreError> {
     let snapshot = connection.unchecked_transaction().map_err(open_error)?;
     let version = check(&snapshot, &path)?;
     drop(snapshot);
-    if version == 0 {
-        return Err(StoreError::Missing { path });
+    match version {
+        0 => Err(StoreError::Missing { path }),
+        1..SCHEMA_VERSION => Err(StoreError::Older { path }),
+        _ => Ok(connection),
     }
-    Ok(connection)
+}
+
+/// The highest sequence of a session that is stored; 0: none.
+pub(super) fn highest(connection: &Connection, session: &str) -> rusqlite::Result<u64> {
+    connection
+        .prepare_cached("SELECT max(sequence) FROM events WHERE session_id = ?1")?
+        .query_row([session], |row| row.get::<_, Option<i64>>(0))
+        .map(|highest| highest.map_or(0, i64::cast_unsigned))
+}
+
+/// The sessions whose gates are known, the latest ones, and of these the earliest first.
+pub(super) fn latest_owners(
+    connection: &Connection,
+    most: usize,
+) -> rusqlite::Result<Vec<(String, GateIdentity)>> {
+    connection
+        .prepare(
+            "SELECT * FROM (
+                 SELECT session_id, gate, rowid AS place FROM sessions WHERE gate IS NOT NULL
+                 ORDER BY place DESC LIMIT ?1
+             ) ORDER BY place",
+        )?
+        .query_map([i64::try_from(most).unwrap_or(i64::MAX)], |row| {
+            Ok((row.get(0)?, GateIdentity::from(row.get::<_, String>(1)?)))
+        })?
+        .collect()
 }
 
 /// The schema version, if it is one to be used; 0 for an empty database. In a transaction, for it looks
@@ -261,6 +295,8 @@ fn check(connection: &Transaction<'_>, path: &Path) -> Result<i64, StoreError> {
 /// An event on its way into the tables.
 pub(super) struct Row<'a> {
     pub(super) session: &'a str,
+    /// Whose call the event came by.
+    pub(super) gate: &'a GateIdentity,
     pub(super) request: &'a v1::SessionRequest,
     pub(super) answer: Option<&'a v1::Verdict>,
     pub(super) received: SystemTime,
@@ -317,9 +353,24 @@ fn kind(event: Option<&Event>) -> (&'static str, Option<u64>) {
     }
 }
 
+/// What became of an event.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Written {
+    /// It is in the record, or was already.
+    Done,
+    /// It isn't, and nothing else of its call may be: the session is this gate's.
+    Foreign(GateIdentity),
+}
+
 /// Writes one event. A repeat, known by its session and sequence, changes nothing but the answer.
-pub(super) fn write(transaction: &Transaction<'_>, row: &Row<'_>) -> rusqlite::Result<()> {
+pub(super) fn write(transaction: &Transaction<'_>, row: &Row<'_>) -> rusqlite::Result<Written> {
     let request = row.request;
+    if let Some(Event::SessionStarted(_)) = &request.event
+        && let Some(owner) = owner(transaction, row.session)?
+        && owner != *row.gate
+    {
+        return Ok(Written::Foreign(owner));
+    }
     let received = system_nanoseconds(row.received);
     let time = time_nanoseconds(request.event_time);
     let (kind, exec_id) = kind(request.event.as_ref());
@@ -374,7 +425,16 @@ pub(super) fn write(transaction: &Transaction<'_>, row: &Row<'_>) -> rusqlite::R
     if let Some(answer) = row.answer {
         answered(transaction, row.session, answer, received)?;
     }
-    Ok(())
+    Ok(Written::Done)
+}
+
+/// The gate that started a session, where that is known.
+fn owner(transaction: &Transaction<'_>, session: &str) -> rusqlite::Result<Option<GateIdentity>> {
+    let gate = transaction
+        .prepare_cached("SELECT gate FROM sessions WHERE session_id = ?1")?
+        .query_row([session], |row| row.get::<_, Option<String>>(0))
+        .optional()?;
+    Ok(gate.flatten().map(GateIdentity::from))
 }
 
 fn session_started(
@@ -394,9 +454,11 @@ fn session_started(
         .prepare_cached(
             "INSERT INTO sessions
                  (session_id, started_ns, received_ns, calls, hostname, platform, gate_version,
-                  user_id, group_id, user_name, workdir, command_line, labels, sandbox, enforcement)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
-             ON CONFLICT (session_id) DO UPDATE SET calls = max(calls, excluded.calls)",
+                  user_id, group_id, user_name, workdir, command_line, labels, sandbox, enforcement,
+                  gate)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
+             ON CONFLICT (session_id) DO UPDATE SET
+                 calls = max(calls, excluded.calls), gate = coalesce(gate, excluded.gate)",
         )?
         .execute(params![
             row.session,
@@ -418,6 +480,7 @@ fn session_started(
             serde_json::to_string(&labels).unwrap_or_else(|_| "{}".to_owned()),
             sandbox.backend,
             enum_name(sandbox.enforcement().as_str_name(), "ENFORCEMENT_"),
+            row.gate.as_str(),
         ])?;
     Ok(())
 }

@@ -4,6 +4,10 @@ use super::*;
 
 const SESSION: &str = "0123456789abcdef0123456789abcdef";
 
+fn gate(name: &str) -> GateIdentity {
+    GateIdentity::token(name).expect("a name")
+}
+
 fn event(sequence: u64, event: Event) -> v1::SessionRequest {
     v1::SessionRequest {
         sequence,
@@ -57,14 +61,14 @@ fn count(directory: &Path, what: &str) -> i64 {
 fn events_are_stored_once_and_acknowledged_in_order() {
     let directory = tempfile::tempdir().expect("a directory");
     let store = Store::open(directory.path()).expect("a store");
-    let mut journal = Journal::begin(&store, SESSION, started(1, None));
+    let mut journal = Journal::begin(&store, SESSION, &gate("a"), started(1, None));
     for sequence in 2..50 {
         journal.record(requested(sequence, sequence), None);
     }
     journal.record(requested(7, 7), None);
-    let stored = journal.stored();
+    let stored = journal.progress();
     store.close();
-    assert_eq!(*stored.borrow(), 49);
+    assert_eq!(stored.borrow().through, 49);
     assert!(journal.is_stored());
     assert_eq!(count(directory.path(), "SELECT count(*) FROM events"), 49);
     assert_eq!(count(directory.path(), "SELECT count(*) FROM execs"), 48);
@@ -75,17 +79,17 @@ fn events_are_stored_once_and_acknowledged_in_order() {
 fn a_gap_is_never_acknowledged_unless_it_is_declared() {
     let directory = tempfile::tempdir().expect("a directory");
     let store = Store::open(directory.path()).expect("a store");
-    let mut declared = Journal::begin(&store, SESSION, started(1, None));
+    let mut declared = Journal::begin(&store, SESSION, &gate("a"), started(1, None));
     declared.record(lost(5, 2, 5), None);
     // Sent again: it is the same loss.
     declared.record(lost(5, 2, 5), None);
     declared.record(requested(6, 1), None);
-    let mut broken = Journal::begin(&store, "another", started(1, None));
+    let mut broken = Journal::begin(&store, "another", &gate("a"), started(1, None));
     broken.record(requested(3, 2), None);
     broken.record(requested(4, 3), None);
     store.close();
-    assert_eq!(*declared.stored().borrow(), 6);
-    assert_eq!(*broken.stored().borrow(), 1);
+    assert_eq!(declared.progress().borrow().through, 6);
+    assert_eq!(broken.progress().borrow().through, 1);
     assert_eq!(count(directory.path(), "SELECT lost_events FROM losses"), 4);
 }
 
@@ -93,7 +97,7 @@ fn a_gap_is_never_acknowledged_unless_it_is_declared() {
 fn losses_are_counted_once_however_they_are_told() {
     let directory = tempfile::tempdir().expect("a directory");
     let store = Store::open(directory.path()).expect("a store");
-    let mut journal = Journal::begin(&store, SESSION, started(1, None));
+    let mut journal = Journal::begin(&store, SESSION, &gate("a"), started(1, None));
     journal.record(requested(2, 1), None);
     journal.record(lost(4, 3, 4), None);
     journal.record(lost(7, 6, 7), None);
@@ -114,8 +118,9 @@ fn a_resumed_call_asks_what_is_open_and_goes_on_with_what_is_not_acknowledged() 
     let resumption = v1::Resumption {
         attempt: 3,
         next_sequence: 12,
+        ..v1::Resumption::default()
     };
-    let mut journal = Journal::begin(&store, SESSION, started(0, Some(resumption)));
+    let mut journal = Journal::begin(&store, SESSION, &gate("a"), started(0, Some(resumption)));
     // Asked again under their old numbers.
     journal.record(requested(12, 5), None);
     journal.record(requested(15, 7), None);
@@ -125,7 +130,7 @@ fn a_resumed_call_asks_what_is_open_and_goes_on_with_what_is_not_acknowledged() 
     // And here something is missing.
     journal.record(requested(43, 31), None);
     store.close();
-    assert_eq!(*journal.stored().borrow(), 41);
+    assert_eq!(journal.progress().borrow().through, 41);
     assert_eq!(count(directory.path(), "SELECT calls FROM sessions"), 3);
     assert_eq!(count(directory.path(), "SELECT count(*) FROM events"), 5);
 }
@@ -134,7 +139,7 @@ fn a_resumed_call_asks_what_is_open_and_goes_on_with_what_is_not_acknowledged() 
 fn a_full_queue_takes_nothing_more_of_that_call() {
     let directory = tempfile::tempdir().expect("a directory");
     let store = Store::open(directory.path()).expect("a store");
-    let mut journal = Journal::begin(&store, SESSION, started(1, None));
+    let mut journal = Journal::begin(&store, SESSION, &gate("a"), started(1, None));
     let all = Arc::clone(&store.shared.room)
         .try_acquire_many_owned(u32::try_from(store.shared.room.available_permits()).expect("fits"))
         .expect("the room");
@@ -146,7 +151,7 @@ fn a_full_queue_takes_nothing_more_of_that_call() {
     journal.record(requested(3, 2), None);
     assert!(journal.is_to_be_resumed());
     store.close();
-    assert_eq!(*journal.stored().borrow(), 1);
+    assert_eq!(journal.progress().borrow().through, 1);
     assert_eq!(count(directory.path(), "SELECT count(*) FROM events"), 1);
 }
 
@@ -154,7 +159,7 @@ fn a_full_queue_takes_nothing_more_of_that_call() {
 fn answers_are_recorded_with_their_execs() {
     let directory = tempfile::tempdir().expect("a directory");
     let store = Store::open(directory.path()).expect("a store");
-    let mut journal = Journal::begin(&store, SESSION, started(1, None));
+    let mut journal = Journal::begin(&store, SESSION, &gate("a"), started(1, None));
     let answer = v1::Verdict {
         exec_id: 9,
         decision: Some(v1::verdict::Decision::Deny(v1::Deny {
@@ -198,7 +203,7 @@ fn answers_are_recorded_with_their_execs() {
 fn numbers_of_any_size_are_kept() {
     let directory = tempfile::tempdir().expect("a directory");
     let store = Store::open(directory.path()).expect("a store");
-    let mut journal = Journal::begin(&store, SESSION, started(1, None));
+    let mut journal = Journal::begin(&store, SESSION, &gate("a"), started(1, None));
     journal.record(requested(u64::MAX, u64::MAX), None);
     journal.record(lost(u64::MAX, 0, u64::MAX - 1), None);
     store.close();
@@ -275,4 +280,78 @@ fn several_services_may_begin_one_store_at_once() {
             }
         });
     }
+}
+
+#[test]
+fn another_gate_adds_nothing_to_a_session_and_is_told() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path()).expect("a store");
+    let mut own = Journal::begin(&store, SESSION, &gate("a"), started(1, None));
+    own.record(requested(2, 1), None);
+    let resumption = v1::Resumption {
+        attempt: 9,
+        next_sequence: 3,
+        ..v1::Resumption::default()
+    };
+    let mut foreign = Journal::begin(&store, SESSION, &gate("b"), started(0, Some(resumption)));
+    foreign.record(requested(3, 2), None);
+    foreign.record(lost(9, 4, 9), None);
+    // The same session from its beginning.
+    let mut replayed = Journal::begin(&store, SESSION, &gate("b"), started(1, None));
+    replayed.record(requested(2, 7), None);
+    own.record(requested(3, 2), None);
+    store.close();
+    for journal in [&foreign, &replayed] {
+        let progress = journal.progress();
+        assert_eq!(progress.borrow().owner, Some(gate("a")));
+        assert_eq!(progress.borrow().through, 0);
+    }
+    assert_eq!(own.progress().borrow().through, 3);
+    assert_eq!(own.progress().borrow().owner, None);
+    assert_eq!(count(directory.path(), "SELECT count(*) FROM events"), 3);
+    assert_eq!(count(directory.path(), "SELECT count(*) FROM execs"), 2);
+    assert_eq!(count(directory.path(), "SELECT count(*) FROM losses"), 0);
+    assert_eq!(count(directory.path(), "SELECT calls FROM sessions"), 1);
+
+    let store = Store::open(directory.path()).expect("a store");
+    assert_eq!(
+        store.latest_owners(5).expect("owners"),
+        [(SESSION.to_owned(), gate("a"))]
+    );
+    store.close();
+}
+
+#[test]
+fn a_store_of_the_first_version_is_brought_up_to_date() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path()).expect("a store");
+    let _journal = Journal::begin(&store, SESSION, &gate("a"), started(1, None));
+    store.close();
+    let old = Connection::open(schema::file_in(directory.path())).expect("the database");
+    old.execute_batch("ALTER TABLE sessions DROP COLUMN gate; PRAGMA user_version = 1")
+        .expect("made old");
+    drop(old);
+    assert!(matches!(
+        open_for_reading(directory.path()),
+        Err(StoreError::Older { .. })
+    ));
+
+    let store = Store::open(directory.path()).expect("a store");
+    assert_eq!(store.latest_owners(5).expect("owners"), []);
+    // Whoever goes on with a session of then has it from now on.
+    let resumption = v1::Resumption {
+        attempt: 2,
+        next_sequence: 2,
+        ..v1::Resumption::default()
+    };
+    let resumed = Journal::begin(&store, SESSION, &gate("b"), started(0, Some(resumption)));
+    store.close();
+    assert_eq!(resumed.progress().borrow().owner, None);
+    assert_eq!(
+        count(
+            directory.path(),
+            "SELECT count(*) FROM sessions WHERE gate = 'token:b'"
+        ),
+        1
+    );
 }

@@ -1,0 +1,189 @@
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::error::JournalError;
+use super::file::JournalFile;
+use crate::sys::{host, random};
+
+const PREFIX: &str = "gate-";
+const SUFFIX: &str = ".sqlite";
+/// What a file that can't be read is called from then on, behind its name.
+const CORRUPT: &str = ".corrupt";
+
+/// An empty file that is older than this belongs to no gate that is about to write it.
+const BEGINNING: Duration = Duration::from_secs(60);
+
+/// The directory that the gates of one user share: a file for each gate.
+#[derive(Debug, Clone)]
+pub(super) struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    /// Opens it; makes it where it isn't there yet.
+    pub(super) fn open(named: &Path) -> Result<Self, JournalError> {
+        let system = |source| JournalError::System {
+            path: named.to_owned(),
+            source,
+        };
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(named)
+            .or_else(|error| match std::fs::symlink_metadata(named) {
+                // Below it is said what it is.
+                Ok(_) => Ok(()),
+                Err(_) => Err(error),
+            })
+            .map_err(|source| JournalError::Create {
+                path: named.to_owned(),
+                source,
+            })?;
+        let found = std::fs::symlink_metadata(named).map_err(system)?;
+        if !found.is_dir() {
+            return Err(JournalError::NoDirectory {
+                path: named.to_owned(),
+                found: if found.is_symlink() {
+                    "a symbolic link"
+                } else {
+                    "a file"
+                },
+            });
+        }
+        let user = host::user().id;
+        if found.uid() != user {
+            return Err(JournalError::Foreign {
+                path: named.to_owned(),
+                owner: found.uid(),
+                user,
+            });
+        }
+        if found.mode() & 0o077 != 0 {
+            return Err(JournalError::Exposed {
+                path: named.to_owned(),
+                mode: found.mode() & 0o7777,
+            });
+        }
+        // SQLite is told to follow no link, wherever in the path.
+        let path = std::fs::canonicalize(named).map_err(system)?;
+        Ok(Self { path })
+    }
+
+    /// Makes a file of a new gate, which holds its lock from then on.
+    pub(super) fn create(&self) -> Result<JournalFile, JournalError> {
+        loop {
+            let system = |source| JournalError::System {
+                path: self.path.clone(),
+                source,
+            };
+            let number = u128::from_ne_bytes(random::sixteen_bytes().map_err(system)?);
+            let path = self.path.join(format!("{PREFIX}{number:032x}{SUFFIX}"));
+            // Closed before SQLite opens it: closing it later would give up SQLite's lock.
+            let made = std::fs::OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&path)
+                .and_then(|file| file.metadata())
+                .map_err(system)?;
+            let file = JournalFile::create(&path).inspect_err(|_| {
+                let _ = std::fs::remove_file(&path);
+            })?;
+            // Who takes an empty file for a dead gate's removes it, and holds the lock for that. Now
+            // that the lock is this gate's the file is there for good, or isn't.
+            match std::fs::symlink_metadata(&path) {
+                Ok(found) if found.ino() == made.ino() => return Ok(file),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(system(error)),
+            }
+        }
+    }
+
+    /// The files of gates that are no more, each locked; a gate that lives holds its own lock.
+    pub(super) fn take_over(
+        &self,
+        is_held: impl Fn(&Path) -> bool,
+    ) -> Result<Vec<JournalFile>, JournalError> {
+        let mut files = Vec::new();
+        for path in self.files()? {
+            if is_held(&path) {
+                continue;
+            }
+            match JournalFile::take_over(&path) {
+                Ok(Some(file)) => files.push(file),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::error!(
+                        "events of a gate that is no more can't be read: {error}; the file is set aside as *{CORRUPT}"
+                    );
+                    set_aside(&path);
+                }
+            }
+        }
+        Ok(files)
+    }
+
+    /// The journals' files, those of live gates among them.
+    fn files(&self) -> Result<Vec<PathBuf>, JournalError> {
+        let system = |source| JournalError::System {
+            path: self.path.clone(),
+            source,
+        };
+        let user = host::user().id;
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(&self.path).map_err(system)? {
+            let entry = entry.map_err(system)?;
+            let name = entry.file_name();
+            let is_named_so = name
+                .to_str()
+                .and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX))
+                .is_some_and(|number| number.len() == 32);
+            // Another gate may have removed it meanwhile.
+            let Ok(found) = std::fs::symlink_metadata(entry.path()) else {
+                continue;
+            };
+            let is_beginning = found.len() == 0
+                && !found
+                    .modified()
+                    .is_ok_and(|at| at.elapsed().is_ok_and(|age| age > BEGINNING));
+            if is_named_so && found.is_file() && found.uid() == user && !is_beginning {
+                files.push(entry.path());
+            }
+        }
+        files.sort_unstable();
+        Ok(files)
+    }
+
+    /// Bytes of all that is in it, but for the file of one gate.
+    pub(super) fn size_without(&self, own: &Path) -> u64 {
+        let own = own.file_name().unwrap_or_default().as_encoded_bytes();
+        std::fs::read_dir(&self.path)
+            .into_iter()
+            .flatten()
+            .flatten()
+            // Its log and whatever else SQLite puts beside it have names that begin with its own.
+            .filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(own))
+            .filter_map(|entry| entry.metadata().ok())
+            .map(|found| found.len())
+            .sum()
+    }
+}
+
+pub(super) fn set_aside(path: &Path) {
+    for end in ["", "-wal"] {
+        let mut from = path.as_os_str().to_owned();
+        from.push(end);
+        let mut to = path.as_os_str().to_owned();
+        to.push(CORRUPT);
+        to.push(end);
+        match std::fs::rename(&from, &to) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::error!("setting {} aside: {error}", path.display());
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,461 @@
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use prost::bytes::Bytes;
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, params};
+
+use super::directory;
+use super::error::JournalError;
+use crate::model::SessionId;
+
+/// Marks a database as a journal: "EXGJ".
+const APPLICATION_ID: i64 = 0x4558_474a;
+const SCHEMA_VERSION: i64 = 1;
+
+/// What is stored with an event, about, in bytes: counted against the bound.
+const ROW_OVERHEAD: u64 = 64;
+
+/// How long a new file's lock is waited for: somebody may be looking whether it is a dead gate's.
+const LOCK_TIME: Duration = Duration::from_secs(5);
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+
+/// Most bytes that the write-ahead log keeps when it is empty.
+const LOG_SIZE: i64 = 4 << 20;
+
+/// `body` is the event's encoding without its sequence; NULL where the events from `first` to `sequence`
+/// are lost. `settled`: all up to this are stored by the service, or lost and told so. `told`: the last
+/// that the gate numbered, kept or not. `is_left`: no gate tells this session's events any more, and its
+/// end is among them.
+const SCHEMA: &str = "
+CREATE TABLE sessions (
+    number      INTEGER PRIMARY KEY,
+    id          BLOB NOT NULL UNIQUE,
+    opening     BLOB NOT NULL,
+    settled     INTEGER NOT NULL,
+    told        INTEGER NOT NULL,
+    is_left     INTEGER NOT NULL
+);
+CREATE TABLE events (
+    session     INTEGER NOT NULL,
+    sequence    INTEGER NOT NULL,
+    first       INTEGER NOT NULL,
+    body        BLOB,
+    PRIMARY KEY (session, sequence)
+);
+";
+
+/// The events of one gate that aren't settled. Open, it holds the file's lock.
+///
+/// The lock is SQLite's own, in exclusive mode: bound to the process, so that no child inherits it and
+/// no death leaves it behind.
+#[derive(Debug)]
+pub(super) struct JournalFile {
+    connection: Connection,
+    path: PathBuf,
+    /// What its events count against the bound, in bytes.
+    kept: u64,
+}
+
+/// By how much what is kept grows or shrinks, in bytes.
+pub(super) type Growth = i64;
+
+/// Which sessions of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Which {
+    /// Those that no gate tells events of any more.
+    Left,
+    /// All.
+    All,
+}
+
+/// A session that is in a file.
+#[derive(Debug, Clone)]
+pub(super) struct KeptSession {
+    pub(super) number: i64,
+    pub(super) id: SessionId,
+    /// Encoding of its first event.
+    pub(super) opening: Bytes,
+    pub(super) settled: u64,
+    pub(super) told: u64,
+    /// Whether its end is among its events.
+    pub(super) is_left: bool,
+}
+
+/// An event, or events that are lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptEvent {
+    /// Sequence of the first; that of the event, where it is one.
+    pub first: u64,
+    /// Sequence of the last; that of the event, where it is one.
+    pub sequence: u64,
+    /// The event's encoding, without its sequence; `None`: they are lost.
+    pub body: Option<Bytes>,
+}
+
+impl KeptEvent {
+    /// What it counts against the bound, in bytes.
+    pub(super) fn size(&self) -> u64 {
+        let body = self.body.as_ref().map_or(0, Bytes::len);
+        u64::try_from(body)
+            .unwrap_or(u64::MAX)
+            .saturating_add(ROW_OVERHEAD)
+    }
+}
+
+impl JournalFile {
+    /// Makes a journal of an empty file.
+    pub(super) fn create(path: &Path) -> Result<Self, JournalError> {
+        let began = Instant::now();
+        loop {
+            match Self::try_create(path) {
+                Err(error) if is_locked(&error) && began.elapsed() < LOCK_TIME => {
+                    std::thread::sleep(LOCK_PAUSE);
+                }
+                made => return made.map_err(|source| database(path, source)),
+            }
+        }
+    }
+
+    fn try_create(path: &Path) -> rusqlite::Result<Self> {
+        let mut connection = open(path)?;
+        let transaction =
+            connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        transaction.execute_batch(SCHEMA)?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+        transaction.commit()?;
+        Ok(Self {
+            connection,
+            path: path.to_owned(),
+            kept: 0,
+        })
+    }
+
+    /// Takes over the file of a gate that is no more; `None` where one holds its lock, or it has gone.
+    pub(super) fn take_over(path: &Path) -> Result<Option<Self>, JournalError> {
+        let opened = open(path).and_then(|mut connection| {
+            // Reads all that the dead gate has left in the log, and takes the lock.
+            let transaction =
+                connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+            let number = |name: &str| transaction.pragma_query_value(None, name, |row| row.get(0));
+            let found: (i64, i64) = (number("application_id")?, number("user_version")?);
+            transaction.commit()?;
+            Ok((connection, found))
+        });
+        match opened {
+            Ok((connection, found)) => {
+                let file = Self {
+                    connection,
+                    path: path.to_owned(),
+                    kept: 0,
+                };
+                match found {
+                    (APPLICATION_ID, SCHEMA_VERSION) => Ok(Some(file)),
+                    // Its gate ended before it had anything in it.
+                    (0, 0) => {
+                        file.remove();
+                        Ok(None)
+                    }
+                    _ => Err(JournalError::Unknown {
+                        path: path.to_owned(),
+                    }),
+                }
+            }
+            Err(error) if is_locked(&error) || !path.exists() => Ok(None),
+            Err(source) => Err(database(path, source)),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the events of a gate that lives count against the bound, in bytes.
+    pub(super) fn kept(&self) -> u64 {
+        self.kept
+    }
+
+    /// Removes the file. What is in it is gone.
+    pub(super) fn remove(self) {
+        let Self {
+            connection, path, ..
+        } = self;
+        // Closing it removes the log. Whoever takes the lock next finds nothing and removes it as well.
+        let _ = connection.close();
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!("removing {}: {error}", path.display());
+            }
+            _ => {}
+        }
+    }
+
+    /// Has the disk keep what was committed.
+    pub(super) fn synchronize(&self) -> rusqlite::Result<()> {
+        self.connection
+            .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+    }
+
+    /// The sessions in it that were left, and those of a dead gate, in the order of their beginnings.
+    pub(super) fn sessions(&self, which: Which) -> Result<Vec<KeptSession>, JournalError> {
+        let query = || -> rusqlite::Result<Vec<KeptSession>> {
+            self.connection
+                .prepare_cached(
+                    "SELECT number, id, opening, settled, told, is_left FROM sessions
+                     WHERE is_left OR ?1 ORDER BY number",
+                )?
+                .query_map([which == Which::All], |row| {
+                    Ok(KeptSession {
+                        number: row.get(0)?,
+                        id: SessionId(row.get(1)?),
+                        opening: row.get::<_, Vec<u8>>(2)?.into(),
+                        settled: unsigned(row.get(3)?),
+                        told: unsigned(row.get(4)?),
+                        is_left: row.get(5)?,
+                    })
+                })?
+                .collect()
+        };
+        query().map_err(|source| database(&self.path, source))
+    }
+
+    /// Events of a session behind `after`, in order: so many, and about so many bytes, at most.
+    pub(super) fn events(
+        &self,
+        session: i64,
+        after: u64,
+        most: usize,
+        most_bytes: u64,
+    ) -> Result<Vec<KeptEvent>, JournalError> {
+        let query = || -> rusqlite::Result<Vec<KeptEvent>> {
+            let mut events = Vec::new();
+            let mut bytes = 0;
+            let mut statement = self.connection.prepare_cached(
+                "SELECT first, sequence, body FROM events
+                 WHERE session = ?1 AND sequence > ?2 ORDER BY sequence",
+            )?;
+            let mut rows = statement.query(params![session, signed(after)])?;
+            while events.len() < most && bytes < most_bytes {
+                let Some(row) = rows.next()? else { break };
+                let event = KeptEvent {
+                    first: unsigned(row.get(0)?),
+                    sequence: unsigned(row.get(1)?),
+                    body: row.get::<_, Option<Vec<u8>>>(2)?.map(Bytes::from),
+                };
+                bytes = event.size().saturating_add(bytes);
+                events.push(event);
+            }
+            Ok(events)
+        };
+        query().map_err(|source| database(&self.path, source))
+    }
+
+    /// How many events of a session there are.
+    pub(super) fn count(&self, session: i64) -> Result<u64, JournalError> {
+        self.connection
+            .query_row(
+                "SELECT count(*) FROM events WHERE session = ?1 AND body IS NOT NULL",
+                [session],
+                |row| row.get::<_, i64>(0),
+            )
+            .map(unsigned)
+            .map_err(|source| database(&self.path, source))
+    }
+
+    /// Does something to it, all or nothing.
+    pub(super) fn change<T>(
+        &mut self,
+        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<(T, Growth)>,
+    ) -> Result<T, JournalError> {
+        let all = || {
+            let transaction = self
+                .connection
+                .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+            let changed = change(&transaction)?;
+            transaction.commit()?;
+            Ok(changed)
+        };
+        let (value, growth) = all().map_err(|source| database(&self.path, source))?;
+        self.kept = self.kept.saturating_add_signed(growth);
+        Ok(value)
+    }
+
+    /// Gives up the lock, and the name: what is in it can't be read.
+    pub(super) fn set_aside(self) {
+        let Self {
+            connection, path, ..
+        } = self;
+        let _ = connection.close();
+        directory::set_aside(&path);
+    }
+
+    pub(super) fn is_empty(&self) -> Result<bool, JournalError> {
+        self.connection
+            .query_row("SELECT 1 FROM sessions LIMIT 1", [], |_| Ok(()))
+            .optional()
+            .map(|found| found.is_none())
+            .map_err(|source| database(&self.path, source))
+    }
+}
+
+/// Adds a session; gives its number.
+pub(super) fn begin(
+    transaction: &Transaction<'_>,
+    id: SessionId,
+    opening: &[u8],
+) -> rusqlite::Result<i64> {
+    transaction.execute(
+        "INSERT INTO sessions (id, opening, settled, told, is_left) VALUES (?1, ?2, 0, 1, 0)",
+        params![id.0, opening],
+    )?;
+    Ok(transaction.last_insert_rowid())
+}
+
+/// Keeps an event, or that events are lost.
+pub(super) fn keep(
+    transaction: &Transaction<'_>,
+    session: i64,
+    event: &KeptEvent,
+) -> rusqlite::Result<Growth> {
+    let mut first = event.first;
+    let mut growth = 0;
+    if event.body.is_none() {
+        // Some of them may have been kept, or told to be lost, before.
+        growth -= size(transaction, session, event.first, event.sequence)?;
+        transaction
+            .prepare_cached("DELETE FROM events WHERE session = ?1 AND sequence BETWEEN ?2 AND ?3")?
+            .execute(params![
+                session,
+                signed(event.first),
+                signed(event.sequence)
+            ])?;
+        // One loss goes on from another.
+        let before = transaction
+            .prepare_cached(
+                "DELETE FROM events WHERE session = ?1 AND sequence = ?2 AND body IS NULL
+                 RETURNING first",
+            )?
+            .query_row(params![session, signed(event.first) - 1], |row| row.get(0))
+            .optional()?;
+        if let Some(before) = before {
+            first = unsigned(before);
+            growth -= ROW_OVERHEAD.cast_signed();
+        }
+    }
+    transaction
+        .prepare_cached(
+            "INSERT OR REPLACE INTO events (session, sequence, first, body) VALUES (?1, ?2, ?3, ?4)",
+        )?
+        .execute(params![
+            session,
+            signed(event.sequence),
+            signed(first),
+            event.body.as_deref()
+        ])?;
+    Ok(growth.saturating_add(signed(event.size())))
+}
+
+/// Forgets what is settled, and notes how far the session has come.
+pub(super) fn settle(
+    transaction: &Transaction<'_>,
+    session: i64,
+    settled: u64,
+    told: u64,
+) -> rusqlite::Result<Growth> {
+    let growth = size(transaction, session, 0, settled)?;
+    if growth > 0 {
+        transaction
+            .prepare_cached("DELETE FROM events WHERE session = ?1 AND sequence <= ?2")?
+            .execute(params![session, signed(settled)])?;
+    }
+    transaction
+        .prepare_cached(
+            "UPDATE sessions SET settled = max(settled, ?2), told = max(told, ?3) WHERE number = ?1",
+        )?
+        .execute(params![session, signed(settled), signed(told)])?;
+    Ok(-growth)
+}
+
+/// What a range of a session's events counts against the bound, in bytes.
+fn size(
+    transaction: &Transaction<'_>,
+    session: i64,
+    first: u64,
+    last: u64,
+) -> rusqlite::Result<Growth> {
+    transaction
+        .prepare_cached(
+            "SELECT CAST(count(*) * ?4 + total(length(body)) AS INTEGER) FROM events
+             WHERE session = ?1 AND sequence BETWEEN ?2 AND ?3",
+        )?
+        .query_row(
+            params![
+                session,
+                signed(first),
+                signed(last),
+                ROW_OVERHEAD.cast_signed()
+            ],
+            |row| row.get(0),
+        )
+}
+
+/// Whether anything of a session is kept.
+pub(super) fn has_events(transaction: &Transaction<'_>, session: i64) -> rusqlite::Result<bool> {
+    transaction
+        .prepare_cached("SELECT 1 FROM events WHERE session = ?1 LIMIT 1")?
+        .exists([session])
+}
+
+/// Says that the session's end is among its events.
+pub(super) fn leave(transaction: &Transaction<'_>, session: i64) -> rusqlite::Result<()> {
+    transaction.execute(
+        "UPDATE sessions SET is_left = 1 WHERE number = ?1",
+        [session],
+    )?;
+    Ok(())
+}
+
+/// Forgets a session.
+pub(super) fn forget(transaction: &Transaction<'_>, session: i64) -> rusqlite::Result<Growth> {
+    let growth = size(transaction, session, 0, u64::MAX)?;
+    transaction.execute("DELETE FROM events WHERE session = ?1", [session])?;
+    transaction.execute("DELETE FROM sessions WHERE number = ?1", [session])?;
+    Ok(-growth)
+}
+
+fn open(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(Duration::ZERO)?;
+    connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    // A commit is in the system's memory then, which outlives the gate; `synchronize` has it on the disk.
+    connection.pragma_update(None, "synchronous", "NORMAL")?;
+    connection.pragma_update(None, "journal_size_limit", LOG_SIZE)?;
+    Ok(connection)
+}
+
+fn is_locked(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+    )
+}
+
+fn database(path: &Path, source: rusqlite::Error) -> JournalError {
+    JournalError::Database {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// Sequences have 64 bits without a sign, the database's numbers one with it; no gate gets so far.
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn unsigned(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or(0)
+}

@@ -1,0 +1,174 @@
+//! Events that aren't settled, on disk, for the case that the gate is killed.
+//!
+//! ```text
+//! session's events in memory <-- looks, when told that they changed -- journal's thread --> file
+//! ```
+//!
+//! A gate has one file in the journal's directory and holds its lock. Its thread looks at the events of
+//! each session that has something new, writes what isn't settled and forgets what is. Nobody waits for
+//! it but sessions that end. What it is writing just then is what a kill of the gate can lose; a commit
+//! is in the system's memory, and the disk has it a second later.
+//!
+//! Whoever gets the lock of another gate's file knows that the gate is no more ([`Journal::left`]), and
+//! has its events to deliver.
+//!
+//! Invariants: a file is read or written under its lock alone, which ends with the process; telling of a
+//! change never waits; what can't be kept for the bound is kept as a loss, so that it will be told.
+//!
+//! Not here: what an event says, and how it is delivered (`link`).
+
+mod directory;
+mod error;
+mod file;
+mod left;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+
+pub use error::JournalError;
+pub use file::KeptEvent;
+pub use left::{Left, LeftSession};
+pub use writer::{Attendance, Changes, Fate, Since, Source};
+
+use directory::Directory;
+use file::{JournalFile, Which};
+use writer::{Message, State, Writer};
+
+/// Where a journal is, and how large.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalOptions {
+    /// The directory, of the gate's user alone; made where it isn't there. Gates may share it.
+    pub directory: PathBuf,
+    /// How many bytes all that is in the directory may take, about.
+    pub limit: u64,
+}
+
+/// The journal of one gate.
+#[derive(Debug)]
+pub struct Journal {
+    directory: Directory,
+    file: SharedFile,
+    messages: mpsc::Sender<Message>,
+    state: Arc<State>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Files of gates that are no more.
+    taken_over: Mutex<Vec<SharedFile>>,
+}
+
+/// `None` once it has been removed.
+type SharedFile = Arc<Mutex<Option<JournalFile>>>;
+
+impl Journal {
+    /// Begins the journal of a gate.
+    ///
+    /// # Errors
+    /// When directory or file can't be made or written, or aren't the user's alone.
+    pub fn open(options: &JournalOptions) -> Result<Self, JournalError> {
+        let directory = Directory::open(&options.directory)?;
+        let file = directory.create()?;
+        let own = file.path().to_owned();
+        let file = Arc::new(Mutex::new(Some(file)));
+        let state = Arc::new(State::new());
+        let (messages, queue) = mpsc::channel();
+        let writer = Writer::new(
+            Arc::clone(&file),
+            directory.clone(),
+            own,
+            options.limit,
+            queue,
+            Arc::clone(&state),
+        );
+        let thread = std::thread::Builder::new()
+            .name("journal".to_owned())
+            .spawn(move || writer.run())
+            .map_err(JournalError::Thread)?;
+        Ok(Self {
+            directory,
+            file,
+            messages,
+            state,
+            thread: Mutex::new(Some(thread)),
+            taken_over: Mutex::default(),
+        })
+    }
+
+    /// Keeps the events of a session from here on.
+    pub fn attend(
+        &self,
+        id: crate::model::SessionId,
+        opening: prost::bytes::Bytes,
+        source: std::sync::Weak<dyn Source>,
+    ) -> Attendance {
+        Attendance::new(id, opening, source, self.messages.clone())
+    }
+
+    /// Why events can't be kept at present, in words; `None` where they can.
+    pub fn trouble(&self) -> Option<String> {
+        self.state.trouble()
+    }
+
+    /// What there is to deliver of sessions that no gate tells events of any more. Blocks.
+    ///
+    /// # Errors
+    /// When the directory or the gate's own file can't be read.
+    pub fn left(&self) -> Result<Vec<LeftSession>, JournalError> {
+        let (own, held): (Option<PathBuf>, Vec<PathBuf>) = {
+            let path = |file: &SharedFile| lock(file).as_ref().map(|file| file.path().to_owned());
+            let taken_over = lock(&self.taken_over);
+            (
+                path(&self.file),
+                taken_over.iter().filter_map(path).collect(),
+            )
+        };
+        let skip =
+            |path: &Path| own.as_deref() == Some(path) || held.iter().any(|held| held == path);
+        for file in self.directory.take_over(skip)? {
+            lock(&self.taken_over).push(Arc::new(Mutex::new(Some(file))));
+        }
+        let mut left = left::sessions(&self.file, Which::Left, Left::ByThisGate)?;
+        let mut taken_over = lock(&self.taken_over).clone();
+        taken_over.retain(
+            |file| match left::sessions(file, Which::All, Left::ByAnotherGate) {
+                Ok(sessions) if sessions.is_empty() => {
+                    left::remove(file);
+                    false
+                }
+                Ok(sessions) => {
+                    left.extend(sessions);
+                    true
+                }
+                Err(error) => {
+                    tracing::error!("events of a gate that is no more can't be read: {error}");
+                    if let Some(file) = lock(file).take() {
+                        file.set_aside();
+                    }
+                    false
+                }
+            },
+        );
+        *lock(&self.taken_over) = taken_over;
+        Ok(left)
+    }
+
+    /// Writes what there is and closes; the file goes where nothing is left in it. Blocks.
+    pub fn close(&self) {
+        let _ = self.messages.send(Message::Close);
+        let thread = lock(&self.thread).take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the journal's thread has panicked; events may be missing");
+        }
+        for file in std::mem::take(&mut *lock(&self.taken_over)) {
+            left::remove_if_empty(&file);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // A panic elsewhere leaves no change half-way: transactions are all or nothing.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

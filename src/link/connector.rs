@@ -1,0 +1,322 @@
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{self, AlertDescription, CertificateError};
+use tonic::codegen::Service;
+use tonic::codegen::http::Uri;
+
+use super::credentials::{CredentialFiles, Plaintext};
+use super::endpoint::Place;
+use crate::sys::host;
+use crate::transport::{CredentialError, Stream};
+
+/// How long making a connection may take, TLS included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// TCP's own probes are no concern of the service. They find a dead host within 5 + 3 × 1 seconds.
+const PROBE_AFTER: Duration = Duration::from_secs(5);
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+const PROBES: u32 = 3;
+
+/// The first byte of a TLS record with an alert, and of one with a handshake (RFC 8446, section 5.1).
+const TLS_RECORDS: [u8; 2] = [0x15, 0x16];
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectError {
+    /// The network's word; `source` says where.
+    #[error("{source}")]
+    Network {
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    #[error("connecting to {path}: {source}")]
+    Socket { path: String, source: io::Error },
+    #[error("no connection within {} s", CONNECT_TIMEOUT.as_secs())]
+    TimedOut,
+    #[error("the connection ended during the TLS handshake: {0}")]
+    Broken(io::Error),
+    /// What stays so until somebody changes it.
+    #[error("{0}")]
+    Refused(String),
+    #[error("{0}")]
+    Credentials(#[from] CredentialError),
+}
+
+impl ConnectError {
+    /// Whether trying again soon is useless.
+    pub(super) fn is_lasting(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::Credentials(_))
+    }
+}
+
+/// Makes the connections of an endpoint, each with credentials as they are then.
+#[derive(Debug, Clone)]
+pub(super) struct Connector {
+    place: Place,
+    files: Arc<CredentialFiles>,
+    refusal: Refusal,
+}
+
+/// What the service's side of the latest connection said about why it doesn't take it, below HTTP/2:
+/// TLS tells a gate after the handshake that its certificate isn't wanted.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Refusal(Arc<Mutex<Option<String>>>);
+
+impl Refusal {
+    pub(super) fn get(&self) -> Option<String> {
+        self.lock().clone()
+    }
+
+    fn set(&self, reason: Option<String>) {
+        *self.lock() = reason;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Connector {
+    pub(super) fn new(place: Place, files: Arc<CredentialFiles>) -> Self {
+        Self {
+            place,
+            files,
+            refusal: Refusal::default(),
+        }
+    }
+
+    pub(super) fn refusal(&self) -> Option<String> {
+        self.refusal.get()
+    }
+
+    async fn connect(self) -> Result<TokioIo<Connection>, ConnectError> {
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, self.stream()).await;
+        let stream = connected.map_err(|_| ConnectError::TimedOut)??;
+        self.refusal.set(None);
+        Ok(TokioIo::new(Connection {
+            stream,
+            is_silent: true,
+            refusal: self.refusal,
+        }))
+    }
+
+    async fn stream(&self) -> Result<Stream, ConnectError> {
+        match &self.place {
+            Place::Unix(path) => self.unix(path).await.map(Stream::Unix),
+            Place::Http(uri) => {
+                let stream = tcp(uri).await?;
+                let is_exposed = self.files.named().plaintext == Plaintext::OnLoopback
+                    && !stream.peer_addr().is_ok_and(|peer| peer.ip().is_loopback());
+                // A name that is usually this host's may lead elsewhere.
+                if is_exposed {
+                    return Err(ConnectError::Refused(PLAINTEXT_ELSEWHERE.to_owned()));
+                }
+                Ok(Stream::Tcp(stream))
+            }
+            Place::Https(uri) => {
+                let files = Arc::clone(&self.files);
+                let config = tokio::task::spawn_blocking(move || files.tls())
+                    .await
+                    .map_err(|error| ConnectError::Broken(io::Error::other(error)))??;
+                let host = uri.host().unwrap_or_default();
+                let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
+                    .map_err(|error| ConnectError::Refused(format!("{host:?}: {error}")))?;
+                let stream = tcp(uri).await?;
+                let shaken = TlsConnector::from(config).connect(name, stream).await;
+                let stream = shaken.map_err(handshake_failure)?;
+                Ok(Stream::Tls(Box::new(stream.into())))
+            }
+        }
+    }
+
+    async fn unix(&self, path: &Path) -> Result<UnixStream, ConnectError> {
+        let socket_error = |source| ConnectError::Socket {
+            path: path.display().to_string(),
+            source,
+        };
+        let stream = UnixStream::connect(path).await.map_err(socket_error)?;
+        let user = stream.peer_cred().map_err(socket_error)?.uid();
+        let is_trusted =
+            user == 0 || user == host::user().id || self.files.named().service_uids.contains(&user);
+        if !is_trusted {
+            return Err(ConnectError::Refused(format!(
+                "{} is a socket of the user {user}, which isn't trusted with verdicts: only root, the \
+                 gate's own user and those it is told of are",
+                path.display()
+            )));
+        }
+        Ok(stream)
+    }
+}
+
+/// Why a service elsewhere isn't spoken to in the clear.
+pub(super) const PLAINTEXT_ELSEWHERE: &str = "http:// leads to another host, where whoever stands between could read commands and forge verdicts: \
+     use https://";
+
+async fn tcp(uri: &Uri) -> Result<TcpStream, ConnectError> {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_keepalive(Some(PROBE_AFTER));
+    connector.set_keepalive_interval(Some(PROBE_INTERVAL));
+    connector.set_keepalive_retries(Some(PROBES));
+    let connected = connector.call(uri.clone()).await;
+    let stream = connected.map_err(|error| ConnectError::Network {
+        source: error.into(),
+    })?;
+    Ok(stream.into_inner())
+}
+
+/// What the failure means, and whether it lasts.
+fn handshake_failure(error: io::Error) -> ConnectError {
+    use CertificateError as Invalid;
+    use rustls::Error;
+    let cause = error
+        .get_ref()
+        .and_then(|error| error.downcast_ref::<Error>());
+    let text = match cause {
+        Some(Error::InvalidCertificate(invalid)) => match invalid {
+            Invalid::UnknownIssuer => {
+                "no CA that the gate trusts has signed the service's certificate".to_owned()
+            }
+            Invalid::Expired | Invalid::ExpiredContext { .. } => {
+                format!("the service's certificate has expired ({invalid})")
+            }
+            Invalid::NotValidYet | Invalid::NotValidYetContext { .. } => {
+                format!("the service's certificate isn't valid yet ({invalid})")
+            }
+            Invalid::NotValidForName | Invalid::NotValidForNameContext { .. } => {
+                format!("the service's certificate is another host's ({invalid})")
+            }
+            other => format!("the service's certificate is refused: {other}"),
+        },
+        Some(Error::InvalidMessage(_)) => {
+            "the service speaks no TLS there: https:// can't be used".to_owned()
+        }
+        Some(Error::AlertReceived(alert)) => refused_by_alert(*alert),
+        Some(Error::NoApplicationProtocol) => "what is there speaks TLS, but not HTTP/2".to_owned(),
+        Some(other) => format!("the TLS handshake failed: {other}"),
+        None => return ConnectError::Broken(error),
+    };
+    ConnectError::Refused(text)
+}
+
+fn refused_by_alert(alert: AlertDescription) -> String {
+    use AlertDescription as Alert;
+    match alert {
+        Alert::CertificateRequired => {
+            "the service asks for a certificate, and the gate shows none".to_owned()
+        }
+        Alert::CertificateExpired => {
+            "the service refuses the gate's certificate: it has expired, or isn't valid yet"
+                .to_owned()
+        }
+        Alert::UnknownCA | Alert::DecryptError => {
+            "the service refuses the gate's certificate: no CA that it trusts has signed it"
+                .to_owned()
+        }
+        Alert::BadCertificate
+        | Alert::UnsupportedCertificate
+        | Alert::CertificateUnknown
+        | Alert::CertificateRevoked => {
+            format!("the service refuses the gate's certificate ({alert:?})")
+        }
+        other => format!("the service refuses TLS with this gate ({other:?})"),
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Connection>;
+    type Error = ConnectError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ConnectError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        Box::pin(self.clone().connect())
+    }
+}
+
+/// A connection that notes why the other side refuses it.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: Stream,
+    /// Nothing has been read yet.
+    is_silent: bool,
+    refusal: Refusal,
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut this.stream).poll_read(context, buffer);
+        match &read {
+            Poll::Ready(Err(error)) => {
+                let cause = error.get_ref().and_then(|error| error.downcast_ref());
+                if let Some(rustls::Error::AlertReceived(alert)) = cause {
+                    this.refusal.set(Some(refused_by_alert(*alert)));
+                }
+            }
+            Poll::Ready(Ok(())) if this.is_silent => {
+                this.is_silent = false;
+                let first = buffer.filled().get(before);
+                if let Stream::Tcp(_) = this.stream
+                    && first.is_some_and(|byte| TLS_RECORDS.contains(byte))
+                {
+                    let reason = "the service speaks TLS there: use https://";
+                    this.refusal.set(Some(reason.to_owned()));
+                }
+            }
+            _ => {}
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+}

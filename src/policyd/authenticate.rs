@@ -1,0 +1,171 @@
+//! Says who makes a call, before anything looks at it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tonic::service::Interceptor;
+use tonic::{Request, Status};
+
+use super::connection::{Peer, Proof};
+use super::identity::GateIdentity;
+use super::throttle::Throttle;
+use super::tokens::{TokenDigest, Tokens};
+
+/// Longest token, in bytes.
+const MAX_TOKEN: usize = 4_096;
+
+static REFUSED: Throttle = Throttle::new(Duration::from_secs(1));
+
+/// Who makes a call. Each call that reaches a service has it.
+#[derive(Debug, Clone)]
+pub(super) struct Caller {
+    pub(super) gate: GateIdentity,
+    /// The token that says so, where one does: the call ends when it is no longer valid.
+    pub(super) token: Option<TokenDigest>,
+}
+
+/// Where tokens are asked for, a call needs one, unless its connection came with a certificate.
+#[derive(Debug, Clone)]
+pub(super) struct Authentication {
+    pub(super) tokens: Option<watch::Receiver<Arc<Tokens>>>,
+}
+
+impl Authentication {
+    fn caller(&self, request: &Request<()>) -> Result<Caller, &'static str> {
+        let peer = request.extensions().get::<Peer>();
+        let proven = peer.and_then(|peer| peer.proven.clone());
+        let certificate = match &proven {
+            Some(Proof::Nameless) => {
+                return Err(
+                    "the gate's certificate has neither a URI nor a DNS name (subjectAltName) to be known by",
+                );
+            }
+            Some(Proof::Stranger) => {
+                return Err("the user of the gate's process isn't one that may connect here");
+            }
+            Some(Proof::Certificate(gate)) => Some(gate.clone()),
+            Some(Proof::User(_)) | None => None,
+        };
+        let Some(tokens) = &self.tokens else {
+            let gate = match proven {
+                Some(Proof::Certificate(gate) | Proof::User(gate)) => gate,
+                _ => GateIdentity::anonymous(),
+            };
+            return Ok(Caller { gate, token: None });
+        };
+        let mut shown = request.metadata().get_all("authorization").iter();
+        match (shown.next(), shown.next()) {
+            (Some(shown), None) => {
+                let digest = bearer(shown.as_encoded_bytes())?;
+                let owner = tokens.borrow().owner(digest).cloned();
+                let owner = owner.ok_or("the token isn't one that the policy service knows")?;
+                Ok(match certificate {
+                    Some(gate) => Caller { gate, token: None },
+                    None => Caller {
+                        gate: owner,
+                        token: Some(digest),
+                    },
+                })
+            }
+            (Some(_), Some(_)) => Err("it has more than one authorization"),
+            (None, _) => match certificate {
+                Some(gate) => Ok(Caller { gate, token: None }),
+                None => Err("the policy service asks for a token, and the gate shows none"),
+            },
+        }
+    }
+}
+
+fn bearer(authorization: &[u8]) -> Result<TokenDigest, &'static str> {
+    const SCHEME: &[u8] = b"bearer ";
+    let token = match authorization.split_at_checked(SCHEME.len()) {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case(SCHEME) => token,
+        _ => return Err("its authorization isn't a bearer token"),
+    };
+    if token.is_empty() || token.len() > MAX_TOKEN {
+        return Err("its token is empty, or longer than any");
+    }
+    Ok(TokenDigest::of(token))
+}
+
+impl Interceptor for Authentication {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        match self.caller(&request) {
+            Ok(caller) => {
+                request.extensions_mut().insert(caller);
+                Ok(request)
+            }
+            Err(reason) => {
+                if let Some(held_back) = REFUSED.admit() {
+                    let peer = request.extensions().get::<Peer>();
+                    let peer = peer.map_or("?", |peer| &peer.address);
+                    tracing::warn!(peer, held_back, "refused a call: {reason}");
+                }
+                Err(Status::unauthenticated(reason))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(tokens: bool, proven: Option<Proof>, shown: &[&str]) -> Result<String, &'static str> {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("tokens");
+        std::fs::write(&path, format!("ci {}", TokenDigest::of(b"t"))).expect("a file");
+        let tokens = tokens.then(|| {
+            watch::Sender::new(Arc::new(Tokens::load(&path).expect("tokens"))).subscribe()
+        });
+        let mut request = Request::new(());
+        request.extensions_mut().insert(Peer {
+            proven,
+            address: "here".into(),
+        });
+        for shown in shown {
+            let shown = shown.parse().expect("ASCII");
+            request.metadata_mut().append("authorization", shown);
+        }
+        let caller = Authentication { tokens }.caller(&request)?;
+        Ok(caller.gate.to_string())
+    }
+
+    #[test]
+    fn a_certificate_comes_before_a_token_and_a_token_before_a_user() {
+        let certificate = || GateIdentity::parse("dns:gate.example").expect("a name");
+        let certificate = || Some(Proof::Certificate(certificate()));
+        let user = || Some(Proof::User(GateIdentity::uid(7)));
+        let is = |name: &str| Ok(name.to_owned());
+        assert_eq!(caller(false, None, &[]), is("anonymous"));
+        assert_eq!(caller(false, None, &["Bearer t"]), is("anonymous"));
+        assert_eq!(caller(false, user(), &[]), is("uid:7"));
+        assert_eq!(caller(false, certificate(), &[]), is("dns:gate.example"));
+        assert_eq!(caller(true, None, &["Bearer t"]), is("token:ci"));
+        assert_eq!(caller(true, user(), &["bearer t"]), is("token:ci"));
+        assert_eq!(
+            caller(true, certificate(), &["Bearer t"]),
+            is("dns:gate.example")
+        );
+        assert_eq!(caller(true, certificate(), &[]), is("dns:gate.example"));
+        for tokens in [false, true] {
+            assert!(caller(tokens, Some(Proof::Stranger), &["Bearer t"]).is_err());
+            assert!(caller(tokens, Some(Proof::Nameless), &["Bearer t"]).is_err());
+        }
+        // A user's processes are many, sandboxed ones among them.
+        assert!(caller(true, user(), &[]).is_err());
+        for wrong in [
+            &[][..],
+            &["Bearer x"],
+            &["Bearer "],
+            &["Bearer"],
+            &["Basic t"],
+            &["t"],
+            &["Bearer t", "Bearer t"],
+        ] {
+            assert!(caller(true, None, wrong).is_err(), "{wrong:?}");
+        }
+        assert!(caller(true, certificate(), &["Bearer x"]).is_err());
+    }
+}

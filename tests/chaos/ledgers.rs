@@ -1,0 +1,156 @@
+//! The three ledgers, side by side.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::play::{Outcome, ledger};
+
+/// What doesn't agree. Empty: all does.
+pub(crate) fn compare(directory: &Path, outcome: &Outcome) -> Vec<String> {
+    let mut findings = outcome.findings.clone();
+    let ran = ran(directory, &mut findings);
+    let execs = audit(directory);
+    let mut stored = BTreeMap::new();
+    let mut run_by_gate: BTreeMap<&str, u64> = BTreeMap::new();
+    for exec in &execs {
+        let gate = exec["labels"]["gate"].as_str().unwrap_or_default();
+        let is_run = exec["verdict"] == "run" && exec["code"] == "verdict";
+        *run_by_gate.entry(gate).or_default() += u64::from(is_run);
+        let command = exec["argv"][2].as_str().unwrap_or_default();
+        if let Some(id) = command.split_whitespace().nth(1)
+            && stored.insert(id.to_owned(), exec).is_some()
+        {
+            findings.push(format!("{id} is in the store twice"));
+        }
+    }
+
+    // What ran had a verdict, of a rule, and it is stored. What a kill of the gate can take with it is
+    // what the journal was just writing: of the last exec of a gate that was killed, at the most, and only
+    // what the service hadn't stored either.
+    let mut last: BTreeMap<&str, u64> = BTreeMap::new();
+    for (gate, number) in ran.iter().map(|id| parts(id)) {
+        let known = last.entry(gate).or_default();
+        *known = number.max(*known);
+    }
+    let mut taken_along = 0;
+    for id in &ran {
+        let (gate, number) = parts(id);
+        let is_last_of_a_kill = outcome.killed.contains(gate) && last[gate] == number;
+        match stored.get(id) {
+            Some(exec) => {
+                let is_decided = exec["verdict"] == "run" && exec["code"] == "verdict";
+                let is_answered = exec["answered"]["verdict"] == "run";
+                let is_undecided = exec["verdict"].is_null();
+                if is_decided || is_undecided && is_answered && is_last_of_a_kill {
+                    continue;
+                }
+                if is_undecided && is_last_of_a_kill {
+                    taken_along += 1;
+                } else {
+                    findings.push(format!("{id} ran, and its record says {exec}"));
+                }
+            }
+            None if is_last_of_a_kill => taken_along += 1,
+            None => findings.push(format!("{id} ran, and the store knows nothing of it")),
+        }
+    }
+
+    // What is stored as run did run, but for what was killed on the way.
+    for (id, exec) in &stored {
+        let (gate, _) = parts(id);
+        if exec["verdict"] == "run" && !ran.contains(id) && !outcome.killed.contains(gate) {
+            findings.push(format!("{id} is stored as run, and didn't: {exec}"));
+        }
+    }
+
+    // What gates that came to their ends say that they decided.
+    for (gate, decided) in &outcome.decided {
+        let stored = run_by_gate.get(gate.as_str()).copied().unwrap_or_default();
+        if stored != *decided {
+            findings.push(format!(
+                "{gate} decided {decided} execs, and {stored} are stored"
+            ));
+        }
+    }
+    findings.extend(histories(directory));
+    eprintln!(
+        "{} commands ran, {} execs of {} gates are stored, {} gates were killed, and with them and \
+         the service went the verdict on {taken_along} execs",
+        ran.len(),
+        execs.len(),
+        run_by_gate.len(),
+        outcome.killed.len()
+    );
+    findings
+}
+
+/// What ran, each once.
+fn ran(directory: &Path, findings: &mut Vec<String>) -> BTreeSet<String> {
+    let text = std::fs::read_to_string(ledger(directory)).expect("a ledger");
+    let mut ran = BTreeSet::new();
+    for id in text.lines() {
+        if !ran.insert(id.to_owned()) {
+            findings.push(format!("{id} ran twice"));
+        }
+    }
+    ran
+}
+
+fn parts(id: &str) -> (&str, u64) {
+    let (gate, number) = id.split_once('-').expect("an id");
+    (gate, number.parse().expect("a number"))
+}
+
+fn audit(directory: &Path) -> Vec<Value> {
+    let output = Command::new(env!("CARGO_BIN_EXE_execgate"))
+        .args(["audit", "--output", "json", "--limit", "1000000", "--data"])
+        .arg(directory.join("data"))
+        .output()
+        .expect("the program");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let text = String::from_utf8(output.stdout).expect("text");
+    text.lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect()
+}
+
+/// Histories that aren't whole: events missing, lost, out of order, or without an end.
+fn histories(directory: &Path) -> Vec<String> {
+    let store = execgate::policyd::store::open_for_reading(&directory.join("data"));
+    let store = store.expect("a store");
+    let rows = |query: &str| -> Vec<String> {
+        let mut statement = store.prepare(query).expect("a query");
+        let rows = statement.query_map([], |row| row.get(0)).expect("rows");
+        rows.map(|row| row.expect("a row")).collect()
+    };
+    let mut findings = rows("SELECT 'events are lost in ' || session_id FROM losses");
+    findings.extend(rows(
+        "SELECT 'no end of ' || session_id FROM sessions WHERE end_reason IS NULL",
+    ));
+    // The first event isn't sent again by contract, because what resumes a session says all that it said.
+    findings.extend(rows(
+        "SELECT 'of ' || session_id || ' there are ' || count(*) || ' events up to ' || max(sequence)
+             || ' and the end is ' || coalesce((SELECT group_concat(sequence) FROM events AS e
+                 WHERE e.session_id = events.session_id AND kind = 'session-ended'), 'missing')
+         FROM events GROUP BY session_id
+         HAVING count(*) + (min(sequence) = 2) <> max(sequence) OR min(sequence) > 2
+             OR max(sequence) IS NOT (SELECT max(sequence) FROM events AS e
+                 WHERE e.session_id = events.session_id AND kind = 'session-ended')",
+    ));
+    for (before, after) in [
+        ("exec-requested", "exec-decided"),
+        ("exec-decided", "exec-finished"),
+    ] {
+        findings.extend(rows(&format!(
+            "SELECT '{after} before {before} in ' || a.session_id || ', exec ' || a.exec_id
+             FROM events AS a LEFT JOIN events AS b ON a.session_id = b.session_id
+                 AND a.exec_id = b.exec_id AND b.kind = '{before}' AND b.sequence < a.sequence
+             WHERE a.kind = '{after}' AND b.sequence IS NULL"
+        )));
+    }
+    findings
+}

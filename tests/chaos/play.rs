@@ -1,0 +1,340 @@
+//! The play: gates that execute, and what befalls them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How many gates are there at a time, and how many commands each executes.
+const GATES: u64 = 3;
+const COMMANDS: u64 = 40;
+/// No gate takes this long unless it hangs; nor does anything else.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Trouble {
+    ServiceKilled,
+    ServiceStopped,
+    GateKilled,
+    GateStopped,
+}
+
+/// What the gates say of themselves.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// By gate: how many execs it decided to run. Of those that came to their ends.
+    pub(crate) decided: BTreeMap<String, u64>,
+    pub(crate) killed: BTreeSet<String>,
+    /// What shouldn't have happened.
+    pub(crate) findings: Vec<String>,
+    pub(crate) troubles: BTreeMap<Trouble, u64>,
+}
+
+pub(crate) struct Play {
+    directory: PathBuf,
+    shell: PathBuf,
+    random: u64,
+    /// Gates that are running. Their processes are waited for under this lock, and signalled too.
+    gates: Mutex<BTreeMap<String, Child>>,
+    outcome: Mutex<Outcome>,
+    started: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Play {
+    pub(crate) fn new(directory: &Path, shell: &Path, seed: u64) -> Self {
+        std::fs::write(directory.join("rules.star"), "fallback(\"run\")\n").expect("rules");
+        std::fs::write(ledger(directory), "").expect("a ledger");
+        Self {
+            directory: directory.to_owned(),
+            shell: shell.to_owned(),
+            random: seed,
+            gates: Mutex::default(),
+            outcome: Mutex::default(),
+            started: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn run(mut self, execs: u64) -> Outcome {
+        let mut random = Random(self.random | 1);
+        let mut service = Some(self.service());
+        let batches = execs.div_ceil(COMMANDS);
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..GATES)
+                .map(|_| scope.spawn(|| self.work(batches)))
+                .collect();
+            while !workers.iter().all(|worker| worker.is_finished()) {
+                std::thread::sleep(Duration::from_millis(random.below(350)));
+                self.trouble(&mut random, &mut service);
+            }
+            self.is_over.store(true, Ordering::Relaxed);
+        });
+        self.deliver_the_rest();
+        if let Some(mut service) = service {
+            signal(service.id(), "TERM");
+            let _ = service.wait();
+        }
+        self.wait_for_silence();
+        std::mem::take(self.outcome.get_mut().expect("no panic"))
+    }
+
+    /// One gate after another.
+    fn work(&self, batches: u64) {
+        loop {
+            let number = self.started.fetch_add(1, Ordering::Relaxed);
+            if number >= batches {
+                return;
+            }
+            let name = format!("g{number}");
+            let script = format!(
+                "i=0; while [ $i -lt {COMMANDS} ]; do \
+                     /bin/sh -c \"echo {name}-$i >>{}\" || exit 1; i=$((i+1)); \
+                 done",
+                ledger(&self.directory).display()
+            );
+            let child = self.gate(&name, &script);
+            self.gates
+                .lock()
+                .expect("no panic")
+                .insert(name.clone(), child);
+            self.see_to_its_end(&name);
+        }
+    }
+
+    fn gate(&self, name: &str, script: &str) -> Child {
+        let output = |end: &str| {
+            std::fs::File::create(self.directory.join(format!("{name}.{end}"))).expect("a file")
+        };
+        Command::new(env!("CARGO_BIN_EXE_execgate"))
+            .args(["exec", "--output", "json", "--no-login"])
+            .args(["--verdict-timeout", "120s", "--label"])
+            .arg(format!("gate={name}"))
+            .arg("--policy")
+            .arg(format!("unix:{}", self.directory.join("s").display()))
+            .arg("--journal")
+            .arg(self.directory.join("journal"))
+            .args(["--audit", "strict", "--shell"])
+            .arg(&self.shell)
+            .args(["--", script])
+            .current_dir(&self.directory)
+            .stdin(Stdio::null())
+            .stdout(output("out"))
+            .stderr(output("err"))
+            .process_group(0)
+            .spawn()
+            .expect("a gate")
+    }
+
+    fn see_to_its_end(&self, name: &str) {
+        let began = Instant::now();
+        let status = loop {
+            {
+                let mut gates = self.gates.lock().expect("no panic");
+                let child = gates.get_mut(name).expect("it is this worker's");
+                if let Some(status) = child.try_wait().expect("a child") {
+                    gates.remove(name);
+                    break status;
+                }
+                if began.elapsed() > PATIENCE {
+                    let _ = child.kill();
+                    self.found(format!("{name} hangs"));
+                }
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        let mut outcome = self.outcome.lock().expect("no panic");
+        if outcome.killed.contains(name) {
+            return;
+        }
+        let output = std::fs::read_to_string(self.directory.join(format!("{name}.out")));
+        let output: serde_json::Value =
+            serde_json::from_str(&output.expect("a file")).unwrap_or_default();
+        let run = output["verdicts"]["run"].as_u64();
+        let denied = output["verdicts"]["deny"].as_u64();
+        if !status.success() || denied != Some(0) {
+            let errors = std::fs::read_to_string(self.directory.join(format!("{name}.err")));
+            outcome.findings.push(format!(
+                "{name} ended with {status} and {output}: {}",
+                errors.unwrap_or_default()
+            ));
+        }
+        outcome
+            .decided
+            .insert(name.to_owned(), run.unwrap_or_default());
+    }
+
+    /// Something befalls somebody.
+    fn trouble(&self, random: &mut Random, service: &mut Option<Child>) {
+        let choice = random.below(5);
+        match choice {
+            0 => self.kill_the_service(random, service),
+            1 => {
+                let id = service.as_ref().expect("a service").id();
+                self.count(Trouble::ServiceStopped);
+                signal(id, "STOP");
+                std::thread::sleep(Duration::from_millis(random.below(1_500)));
+                signal(id, "CONT");
+            }
+            2 => {
+                self.kill_a_gate(random);
+            }
+            3 => {
+                let Some(name) = self.signal_a_gate(random, "STOP") else {
+                    return;
+                };
+                self.count(Trouble::GateStopped);
+                std::thread::sleep(Duration::from_millis(random.below(800)));
+                let gates = self.gates.lock().expect("no panic");
+                if let Some(child) = gates.get(&name) {
+                    signal(child.id(), "CONT");
+                }
+            }
+            _ => {
+                self.kill_a_gate(random);
+                self.kill_the_service(random, service);
+            }
+        }
+    }
+
+    fn kill_the_service(&self, random: &mut Random, service: &mut Option<Child>) {
+        self.count(Trouble::ServiceKilled);
+        let mut child = service.take().expect("a service");
+        child.kill().expect("a child");
+        child.wait().expect("a child");
+        std::thread::sleep(Duration::from_millis(random.below(300)));
+        *service = Some(self.service());
+    }
+
+    fn kill_a_gate(&self, random: &mut Random) {
+        let gates = self.gates.lock().expect("no panic");
+        let Some((name, child)) = pick(&gates, random) else {
+            return;
+        };
+        // Noted before it can be seen.
+        let mut outcome = self.outcome.lock().expect("no panic");
+        outcome.killed.insert(name.clone());
+        drop(outcome);
+        self.count(Trouble::GateKilled);
+        signal(child.id(), "KILL");
+    }
+
+    fn signal_a_gate(&self, random: &mut Random, name: &str) -> Option<String> {
+        let gates = self.gates.lock().expect("no panic");
+        let (gate, child) = pick(&gates, random)?;
+        signal(child.id(), name);
+        Some(gate.clone())
+    }
+
+    fn service(&self) -> Child {
+        let errors = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.directory.join("policyd.err"))
+            .expect("a file");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_execgate-policyd"))
+            .args(["--rules", "rules.star", "--data", "data", "--log", "warn"])
+            .arg("--listen")
+            .arg(format!("unix:{}", self.directory.join("s").display()))
+            .current_dir(&self.directory)
+            .process_group(0)
+            .stdout(Stdio::piped())
+            .stderr(errors)
+            .spawn()
+            .expect("a service");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("a pipe"))
+            .read_line(&mut line)
+            .expect("a line");
+        assert!(line.starts_with("listening on "), "{line:?}");
+        child
+    }
+
+    /// Starts gates, as somebody would, until nothing is left in the journal.
+    fn deliver_the_rest(&self) {
+        let began = Instant::now();
+        let mut number = 0;
+        let is_left = || {
+            let entries = std::fs::read_dir(self.directory.join("journal"));
+            entries.is_ok_and(|mut entries| entries.next().is_some())
+        };
+        while is_left() {
+            if began.elapsed() > PATIENCE {
+                self.found("the journal isn't delivered".to_owned());
+                return;
+            }
+            let mut child = self.gate(&format!("last{number}"), "/bin/true");
+            let _ = child.wait();
+            number += 1;
+        }
+    }
+
+    /// Waits until none of the play's processes is there any more.
+    fn wait_for_silence(&self) {
+        let began = Instant::now();
+        let marker = self.directory.to_string_lossy().into_owned();
+        loop {
+            let entries = std::fs::read_dir("/proc").expect("/proc");
+            let there: Vec<_> = entries
+                .filter_map(|entry| std::fs::read(entry.ok()?.path().join("cmdline")).ok())
+                .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
+                .filter(|line| line.contains(&marker))
+                .collect();
+            if there.is_empty() {
+                return;
+            }
+            if began.elapsed() > Duration::from_secs(20) {
+                self.found(format!("still there: {there:?}"));
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn count(&self, trouble: Trouble) {
+        let mut outcome = self.outcome.lock().expect("no panic");
+        *outcome.troubles.entry(trouble).or_default() += 1;
+    }
+
+    fn found(&self, finding: String) {
+        let mut outcome = self.outcome.lock().expect("no panic");
+        outcome.findings.push(finding);
+    }
+}
+
+pub(crate) fn ledger(directory: &Path) -> PathBuf {
+    directory.join("ledger")
+}
+
+fn pick<'a>(
+    gates: &'a BTreeMap<String, Child>,
+    random: &mut Random,
+) -> Option<(&'a String, &'a Child)> {
+    let count = u64::try_from(gates.len()).expect("few").max(1);
+    gates
+        .iter()
+        .nth(usize::try_from(random.below(count)).expect("few"))
+}
+
+fn signal(process: u32, name: &str) {
+    let status = Command::new("kill")
+        .args([format!("-{name}"), process.to_string()])
+        .status();
+    assert!(status.expect("kill").success(), "kill -{name} {process}");
+}
+
+/// xorshift64*, so that a seed gives the same choices everywhere.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % bound
+    }
+}

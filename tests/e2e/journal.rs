@@ -1,0 +1,397 @@
+//! Events that outlive their gate: kills, services that aren't there, disks that are full or broken.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::gate::{Gate, verdicts};
+use crate::machine::{Shell, in_both_shells, in_shell};
+use crate::process::{self, wait_until};
+
+in_both_shells! {
+    what_a_killed_gate_had_not_delivered_the_next_delivers,
+    what_a_service_did_not_take_the_next_gate_delivers,
+}
+
+const RULES: &str = "fallback(\"run\")";
+
+fn with_journal(gate: Gate) -> Gate {
+    let journal = gate.path("journal");
+    let journal = journal.to_str().expect("text").to_owned();
+    gate.option(["--journal", &journal])
+}
+
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).expect("a directory");
+    entries
+        .map(|entry| entry.expect("an entry").path())
+        .collect()
+}
+
+/// Each session's end, once.
+fn ends(gate: &Gate) -> Vec<String> {
+    let query = "SELECT coalesce(end_reason, 'none') FROM sessions ORDER BY rowid";
+    rows(gate, query)
+}
+
+/// Sessions whose events aren't one unbroken history from its beginning to its end. The first event
+/// isn't sent again by contract, so that it may be missing.
+fn broken(gate: &Gate) -> Vec<String> {
+    rows(
+        gate,
+        "SELECT session_id || ': ' || count(*) || ' of ' || max(sequence) || ', end at ' ||
+             coalesce((SELECT group_concat(sequence) FROM events AS e
+                       WHERE e.session_id = events.session_id AND kind = 'session-ended'), 'none')
+         FROM events GROUP BY session_id
+         HAVING count(*) + (min(sequence) = 2) <> max(sequence) OR min(sequence) > 2
+             OR max(sequence) <> (SELECT max(sequence) FROM events AS e
+                 WHERE e.session_id = events.session_id AND kind = 'session-ended')",
+    )
+}
+
+fn rows(gate: &Gate, query: &str) -> Vec<String> {
+    let store = execgate::policyd::store::open_for_reading(&gate.path("data")).expect("a store");
+    let mut statement = store.prepare(query).expect("a query");
+    let rows = statement.query_map([], |row| row.get(0)).expect("rows");
+    rows.map(|row| row.expect("a row")).collect()
+}
+
+fn what_a_killed_gate_had_not_delivered_the_next_delivers(shell: &Shell) {
+    let gate = with_journal(Gate::with_rules_on_a_socket(shell, RULES).option([
+        "--on-unavailable",
+        "run",
+        "--verdict-timeout",
+        "500ms",
+    ]));
+    let mut running =
+        gate.start("/bin/true; echo ready; read -r go; /bin/echo alone; echo done; read -r go");
+    running.wait_for("ready");
+    gate.kill_policyd();
+    running.tell("go");
+    running.wait_for("done");
+    // The command's end is told as well.
+    let journal = gate.path("journal");
+    wait_until("a file", || !files(&journal).is_empty());
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    running.signal("KILL");
+    drop(running);
+    assert!(!files(&journal).is_empty());
+
+    gate.restart_policyd();
+    gate.exec("/bin/echo next")
+        .exits(0)
+        .prints("next\n")
+        .says_nothing();
+    let execs = gate.audit();
+    let alone = execs.iter().filter(|exec| exec.0["argv"][1] == "alone");
+    let alone: Vec<_> = alone.collect();
+    assert_eq!(alone.len(), 1, "{execs:?}");
+    assert_eq!(alone[0].text("verdict"), "run");
+    assert_eq!(alone[0].text("code"), "unreachable");
+    assert!(!alone[0].text("finished_at").is_empty(), "{execs:?}");
+    // Nobody waited for a verdict any more.
+    assert_eq!(alone[0].0["answered"]["times"], 0, "{execs:?}");
+    let mut ends = ends(&gate);
+    ends.sort_unstable();
+    assert_eq!(ends, ["completed", "gate-failed"]);
+    assert_eq!(broken(&gate), Vec::<String>::new());
+    assert_eq!(files(&journal), Vec::<PathBuf>::new());
+}
+
+fn what_a_service_did_not_take_the_next_gate_delivers(shell: &Shell) {
+    let gate = with_journal(Gate::with_rules_on_a_socket(shell, RULES).option([
+        "--on-unavailable",
+        "run",
+        "--verdict-timeout",
+        "300ms",
+    ]));
+    gate.kill_policyd();
+    for number in 0..3 {
+        gate.exec(format!("/bin/echo {number}"))
+            .exits(0)
+            .prints(&format!("{number}\n"));
+    }
+    assert_eq!(files(&gate.path("journal")).len(), 3);
+    gate.restart_policyd();
+    gate.exec("/bin/true").exits(0).says_nothing();
+    let mut execs = verdicts(&gate.audit());
+    execs.sort_unstable();
+    assert_eq!(execs, ["echo run", "echo run", "echo run", "true run"]);
+    assert_eq!(ends(&gate), ["completed"; 4]);
+    assert_eq!(broken(&gate), Vec::<String>::new());
+    assert_eq!(files(&gate.path("journal")), Vec::<PathBuf>::new());
+}
+
+/// Gates at once and in a row, and one that lives through all of them: a file is its gate's until that is
+/// no more, and each session is delivered once and whole.
+#[test]
+fn many_gates_share_a_journal() {
+    in_shell("bash", |shell| {
+        let gate = with_journal(Gate::with_rules_on_a_socket(shell, RULES).option([
+            "--on-unavailable",
+            "run",
+            "--verdict-timeout",
+            "300ms",
+        ]));
+        let mut alive = gate.start("/bin/true; echo ready; read -r go; /bin/echo last");
+        alive.wait_for("ready");
+        gate.kill_policyd();
+        for _ in 0..2 {
+            let started: Vec<_> = (0..4).map(|_| gate.start("/bin/true; /bin/true")).collect();
+            started.into_iter().for_each(|running| {
+                running.done().exits(0);
+            });
+        }
+        // One that was killed amidst.
+        let mut killed = gate.start("/bin/true; echo ready; read -r go");
+        killed.wait_for("ready");
+        killed.signal("KILL");
+        drop(killed);
+        assert_eq!(
+            files(&gate.path("journal"))
+                .iter()
+                .filter(|path| path.extension().is_some_and(|it| it == "sqlite"))
+                .count(),
+            10
+        );
+        gate.restart_policyd();
+        let started: Vec<_> = (0..4).map(|_| gate.start("/bin/true")).collect();
+        started.into_iter().for_each(|running| {
+            running.done().exits(0).says_nothing();
+        });
+        // What was being delivered when its gate ended is there still, and the one that lives has a look.
+        wait_until("all is delivered", || {
+            ends(&gate).iter().filter(|end| *end == "completed").count() == 12
+        });
+        alive.tell("go");
+        alive.done().exits(0);
+        assert_eq!(
+            ends(&gate)
+                .iter()
+                .filter(|end| *end == "gate-failed")
+                .count(),
+            1
+        );
+        assert_eq!(ends(&gate).len(), 14);
+        assert_eq!(broken(&gate), Vec::<String>::new());
+        wait_until("nothing is left", || {
+            gate.exec("/bin/true").exits(0);
+            files(&gate.path("journal")).is_empty()
+        });
+        assert_eq!(
+            rows(&gate, "SELECT session_id FROM losses"),
+            Vec::<String>::new()
+        );
+    });
+}
+
+#[test]
+fn a_journal_that_is_not_its_users_alone_is_refused() {
+    in_shell("bash", |shell| {
+        let gate = with_journal(Gate::with_rules(shell, RULES));
+        let journal = gate.path("journal");
+        let elsewhere = gate.path("elsewhere");
+        std::fs::create_dir(&elsewhere).expect("a directory");
+        std::fs::set_permissions(&elsewhere, PermissionsExt::from_mode(0o700)).expect("a mode");
+        symlink(&elsewhere, &journal).expect("a link");
+        gate.exec("/bin/true").exits(125).says("a symbolic link");
+        std::fs::remove_file(&journal).expect("a link");
+        std::fs::write(&journal, "").expect("a file");
+        gate.exec("/bin/true").exits(125).says("is a file");
+        std::fs::remove_file(&journal).expect("a file");
+        std::fs::create_dir(&journal).expect("a directory");
+        std::fs::set_permissions(&journal, PermissionsExt::from_mode(0o750)).expect("a mode");
+        gate.exec("/bin/true")
+            .exits(125)
+            .says("open to other users (mode 0750)")
+            .says("chmod 700");
+        std::fs::remove_dir(&journal).expect("a directory");
+        let mut running = gate.start("/bin/true; echo ready; read -r go");
+        running.wait_for("ready");
+        let mode = |path: &Path| {
+            std::fs::metadata(path)
+                .expect("a file")
+                .permissions()
+                .mode()
+                & 0o7777
+        };
+        assert_eq!(mode(&journal), 0o700);
+        for file in files(&journal) {
+            assert_eq!(mode(&file), 0o600, "{}", file.display());
+        }
+        running.tell("go");
+        running.done().exits(0).says_nothing();
+        Gate::with_rules(shell, RULES)
+            .option(["--audit", "strict"])
+            .exec("/bin/true")
+            .exits(125)
+            .says("--audit strict needs a journal");
+    });
+}
+
+#[test]
+fn what_cannot_be_read_is_set_aside_and_said() {
+    in_shell("bash", |shell| {
+        let gate = with_journal(Gate::with_rules(shell, RULES));
+        let journal = gate.path("journal");
+        gate.exec("/bin/true").exits(0).says_nothing();
+        let name = format!("gate-{}.sqlite", "0".repeat(32));
+        std::fs::write(
+            journal.join(&name),
+            "SQLite format 3\0 and then garbage ".repeat(500),
+        )
+        .expect("a file");
+        let done = gate.exec("/bin/true; /bin/sleep 0.2");
+        done.exits(0).says("can't be read").says("set aside");
+        assert_eq!(files(&journal), [journal.join(format!("{name}.corrupt"))]);
+        gate.exec("/bin/true").exits(0).says_nothing();
+    });
+}
+
+/// A service that is away, a journal that can't grow any more, and what the owner has chosen for that.
+fn cannot_grow(
+    gate: &Gate,
+    start: impl FnOnce(&str) -> process::Running,
+    fill: impl FnOnce(),
+    make_room: Option<&dyn Fn()>,
+    expected: &str,
+) {
+    let mut running = start(
+        "/bin/true; echo begin; read -r go; \
+         /bin/echo $(/usr/bin/head -c 100000 /dev/zero | /usr/bin/tr '\\0' x) | /usr/bin/wc -c; \
+         echo ready; read -r go; /bin/echo refused; echo $?; echo again; read -r go; /bin/echo run",
+    );
+    running.wait_for("begin");
+    gate.policyd(|policyd| policyd.signal("STOP"));
+    fill();
+    running.tell("go");
+    running.wait_for("ready");
+    wait_until("trouble", || {
+        running.stderr().contains("events can't be kept: ")
+    });
+    running.tell("go");
+    running.wait_for("again");
+    let output = running.stdout();
+    assert!(
+        output.contains(expected),
+        "{output:?}: {:?}",
+        running.stderr()
+    );
+    if expected.starts_with("1\n") {
+        let denial = "Execution denied: events can't be kept: ";
+        assert!(running.stderr().contains(denial), "{:?}", running.stderr());
+    }
+    if let Some(make_room) = make_room {
+        make_room();
+        wait_until("room", || {
+            running.stderr().contains("events are being kept again")
+        });
+    }
+    gate.policyd(|policyd| policyd.signal("CONT"));
+    running.tell("go");
+    let done = running.done();
+    if make_room.is_some() {
+        assert!(done.output().ends_with("again\nrun\n"), "{done}");
+    }
+}
+
+fn options(gate: Gate, audit: &str) -> Gate {
+    with_journal(gate).option([
+        "--on-unavailable",
+        "run",
+        "--verdict-timeout",
+        "200ms",
+        "--audit",
+        audit,
+    ])
+}
+
+/// A limit on the size of files is a disk that is full, and a signal besides.
+#[test]
+fn a_journal_that_cannot_grow_refuses_execs_or_goes_on_as_the_owner_has_chosen() {
+    in_shell("bash", |shell| {
+        for (audit, expected) in [("strict", "1\nagain"), ("best-effort", "refused\n0\nagain")] {
+            let gate = options(Gate::with_rules(shell, RULES), audit);
+            let start = |script: &str| {
+                let gated = gate.command(script);
+                let mut command = Command::new("bash");
+                command
+                    .args(["-c", "ulimit -f 90; exec \"$@\"", "limited"])
+                    .arg(gated.get_program())
+                    .args(gated.get_args());
+                gate.settle(&mut command);
+                process::Running::start(&mut command)
+            };
+            cannot_grow(&gate, start, || {}, None, expected);
+            if audit == "strict" {
+                let code = "SELECT code FROM execs WHERE action = 'deny'";
+                assert!(rows(&gate, code).contains(&"unrecorded".to_owned()));
+            }
+        }
+    });
+}
+
+struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    fn mount(at: PathBuf, options: &str) -> Option<Self> {
+        std::fs::create_dir(&at).expect("a directory");
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", options, "none"])
+            .arg(&at)
+            .output()
+            .expect("mount");
+        mounted.status.success().then_some(Self(at))
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_is_no_place_for_a_journal_until_there_is_room() {
+    in_shell("bash", |shell| {
+        for (audit, expected) in [("strict", "1\nagain"), ("best-effort", "refused\n0\nagain")] {
+            let gate = options(Gate::with_rules(shell, RULES), audit);
+            let Some(disk) = Tmpfs::mount(gate.path("journal"), "size=300k,mode=0700") else {
+                eprintln!("not tested: mounting takes privileges");
+                return;
+            };
+            let filler = disk.0.join("filler");
+            let fill = || {
+                let _ = std::fs::write(&filler, vec![0; 400 << 10]);
+            };
+            let make_room = || std::fs::remove_file(&filler).expect("a file");
+            cannot_grow(
+                &gate,
+                |script| gate.start(script),
+                fill,
+                Some(&make_room),
+                expected,
+            );
+        }
+    });
+}
+
+#[test]
+fn a_disk_that_cannot_be_written_has_no_strict_gate_start() {
+    in_shell("bash", |shell| {
+        let gate = with_journal(Gate::with_rules(shell, RULES));
+        let Some(_disk) = Tmpfs::mount(gate.path("journal"), "ro,mode=0700") else {
+            eprintln!("not tested: mounting takes privileges");
+            return;
+        };
+        gate.exec("/bin/echo run")
+            .exits(0)
+            .prints("run\n")
+            .says("this gate has no journal");
+        let gate = gate.option(["--audit", "strict"]);
+        gate.exec("/bin/echo run")
+            .exits(125)
+            .prints("")
+            .says("ead-only file system");
+    });
+}

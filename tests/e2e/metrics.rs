@@ -1,0 +1,118 @@
+//! A gate's numbers, as Prometheus reads them.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use crate::gate::Gate;
+use crate::machine::{Shell, in_both_shells};
+use crate::process::Running;
+
+in_both_shells! {
+    what_a_gate_did_is_counted,
+    readers_that_stall_or_ask_for_nonsense_cost_nobody_anything,
+    an_address_that_cannot_be_listened_at_is_said,
+}
+
+const RULES: &str = r#"
+prefix_rule(["expr"], "run", reuse = "10m")
+prefix_rule(["date"], "deny")
+prefix_rule(["printf"], "escalate")
+"#;
+
+fn gate(shell: &Shell) -> Gate {
+    Gate::with_rules(shell, RULES).option(["--metrics", "127.0.0.1:0", "--log", "info"])
+}
+
+/// Where the numbers are, once they are.
+fn address(running: &mut Running) -> String {
+    running.wait_for_error("metrics are served");
+    let said = running.stderr();
+    let (_, address) = said.split_once("address=").expect("an address");
+    address
+        .split_ascii_whitespace()
+        .next()
+        .expect("an address")
+        .to_owned()
+}
+
+fn ask(address: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    write!(stream, "{request} HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    answer
+}
+
+fn number(metrics: &str, name: &str) -> Option<f64> {
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().parse().ok()
+}
+
+fn what_a_gate_did_is_counted(shell: &Shell) {
+    let gate = gate(shell);
+    let mut running =
+        gate.start("expr 1; expr 1; /usr/bin/printf x; date; date; echo ready; read -r go");
+    let address = address(&mut running);
+    running.wait_for("ready\n");
+    let answer = ask(&address, "GET /metrics");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(answer.contains("application/openmetrics-text"), "{answer}");
+    assert!(answer.ends_with("# EOF\n"), "{answer}");
+    for (name, expected) in [
+        (
+            "execgate_execs_total{verdict=\"run\",code=\"verdict\"}",
+            1.0,
+        ),
+        ("execgate_execs_total{verdict=\"run\",code=\"reused\"}", 1.0),
+        (
+            "execgate_execs_total{verdict=\"escalate\",code=\"verdict\"}",
+            1.0,
+        ),
+        (
+            "execgate_execs_total{verdict=\"deny\",code=\"verdict\"}",
+            2.0,
+        ),
+        ("execgate_exec_wait_seconds_count", 5.0),
+        // The one that was reused wasn't asked about.
+        ("execgate_policy_decision_seconds_count", 4.0),
+        ("execgate_execs_deciding", 0.0),
+        ("execgate_sessions", 1.0),
+        ("execgate_link_events_lost_total", 0.0),
+        ("execgate_link_calls_broken_total", 0.0),
+    ] {
+        assert_eq!(number(&answer, name), Some(expected), "{name} in {answer}");
+    }
+    running.tell("go");
+    running.done().exits(0);
+}
+
+fn readers_that_stall_or_ask_for_nonsense_cost_nobody_anything(shell: &Shell) {
+    let gate = gate(shell);
+    let mut running = gate.start("expr 1; echo ready; read -r go; expr 2");
+    let address = address(&mut running);
+    running.wait_for("ready\n");
+    for (request, status) in [
+        ("GET /", "HTTP/1.1 404"),
+        ("GET /metrics/..", "HTTP/1.1 404"),
+        ("POST /metrics", "HTTP/1.1 405"),
+        ("nonsense", "HTTP/1.1 400"),
+    ] {
+        let answer = ask(&address, request);
+        assert!(answer.starts_with(status), "{request}: {answer}");
+    }
+    let stalled: Vec<_> = (0..100)
+        .map(|_| TcpStream::connect(&address).expect("a connection"))
+        .collect();
+    running.tell("go");
+    running.done().exits(0).prints("1\nready\n2\n");
+    drop(stalled);
+}
+
+fn an_address_that_cannot_be_listened_at_is_said(shell: &Shell) {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let gate = Gate::with_rules(shell, RULES).option(["--metrics", &address]);
+    gate.exec("expr 1").exits(125).prints("").says(&format!(
+        "cannot listen at {address} for readers of metrics"
+    ));
+}

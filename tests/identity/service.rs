@@ -1,0 +1,158 @@
+//! The reference policy service as a process, with the credentials of a test.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use execgate::link::CertificateFiles;
+use sha2::{Digest, Sha256};
+
+use crate::process::{PATIENCE, Running};
+
+/// Tells who asks, in the reason of a denial.
+pub(crate) const RULES: &str = "def decide(exec):\n    return deny(\"gate \" + exec.gate)\n";
+
+/// Directory of one test.
+pub(crate) struct Place(tempfile::TempDir);
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let place = Self(tempfile::tempdir().expect("a directory"));
+        std::fs::write(place.path("x.rules"), RULES).expect("a file");
+        place
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A file of tokens, each with its name.
+    pub(crate) fn tokens(&self, tokens: &[(&str, &str)]) -> PathBuf {
+        let path = self.path("tokens");
+        let lines: Vec<_> = tokens
+            .iter()
+            .map(|(name, token)| format!("{name} {}\n", digest(token)))
+            .collect();
+        replace(&path, &lines.concat());
+        path
+    }
+
+    pub(crate) fn secret(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.path(name);
+        write_secret(&path, content);
+        path
+    }
+
+    pub(crate) fn serve(&self, arguments: &[&dyn AsRef<std::ffi::OsStr>]) -> Service {
+        self.serve_at("127.0.0.1:0", arguments)
+    }
+
+    pub(crate) fn serve_at(
+        &self,
+        listen: &str,
+        arguments: &[&dyn AsRef<std::ffi::OsStr>],
+    ) -> Service {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_execgate-policyd"));
+        command.arg("--rules").arg(self.path("x.rules"));
+        command.arg("--data").arg(self.path("data"));
+        command.arg("--listen").arg(listen);
+        command.args(arguments.iter().map(AsRef::as_ref));
+        Service::start(&mut command)
+    }
+
+    /// What the store says to a query for one number.
+    pub(crate) fn count(&self, query: &str) -> i64 {
+        execgate::policyd::store::open_for_reading(&self.path("data"))
+            .expect("a store")
+            .query_row(query, [], |row| row.get(0))
+            .expect("a number")
+    }
+}
+
+/// Writes a file that is private, whole, in place of what was there.
+pub(crate) fn write_secret(path: &Path, content: &str) {
+    let _ = std::fs::remove_file(path);
+    std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .and_then(|mut file| file.write_all(content.as_bytes()))
+        .expect("a file");
+}
+
+fn replace(path: &Path, content: &str) {
+    let beside = path.with_extension("new");
+    std::fs::write(&beside, content).expect("a file");
+    std::fs::rename(&beside, path).expect("renamed");
+}
+
+pub(crate) fn digest(token: &str) -> String {
+    let digest = Sha256::digest(token.as_bytes());
+    digest.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("text");
+        text
+    })
+}
+
+/// The options of a service that speaks TLS.
+pub(crate) fn tls(files: &CertificateFiles) -> [&dyn AsRef<std::ffi::OsStr>; 4] {
+    [&"--tls-cert", &files.certificate, &"--tls-key", &files.key]
+}
+
+pub(crate) struct Service {
+    running: Running,
+    /// As it says where it listens.
+    pub(crate) address: String,
+}
+
+impl Service {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        command.env_clear().process_group(0);
+        let mut running = Running::start(command);
+        running.wait_for("\n");
+        let line = running.stdout();
+        let address = line.trim_end().strip_prefix("listening on ");
+        let address = address.unwrap_or_else(|| panic!("{line:?}"));
+        Self {
+            address: address.to_owned(),
+            running,
+        }
+    }
+
+    pub(crate) fn http(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub(crate) fn https(&self) -> String {
+        format!("https://{}", self.address)
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        self.running.signal(name);
+    }
+
+    pub(crate) fn log(&self) -> String {
+        self.running.stderr()
+    }
+
+    pub(crate) async fn wait_for_log(&self, text: &str) {
+        let began = Instant::now();
+        while !self.log().contains(text) {
+            assert!(
+                began.elapsed() < PATIENCE / 4,
+                "no {text:?} in:\n{}",
+                self.log()
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! A session is the gate's that started it, whatever another one sends.
+
+use execgate::link::LinkCredentials;
+use execgate::model::DecisionCode;
+use execgate::pb::v1;
+use tonic::Code;
+use v1::session_request::Event;
+
+use crate::gate::Gate;
+use crate::pki::{Authority, Validity, dns, here};
+use crate::scenario;
+use crate::service::{Place, tls};
+use crate::stranger::{Call, SESSION, connect, requested, started};
+
+#[tokio::test]
+async fn a_gate_with_another_certificate_can_not_go_on_with_a_session() {
+    scenario(async {
+        let place = Place::new();
+        let directory = place.directory();
+        let ca = Authority::new(directory, "ca");
+        let host = ca.issue(directory, "host", &here(), Validity::Now);
+        let mut arguments = tls(&host).to_vec();
+        arguments.extend([&"--client-ca" as &dyn AsRef<_>, &ca.file]);
+        let service = place.serve(&arguments);
+        let with = |name: &str| LinkCredentials {
+            ca: Some(ca.file.clone()),
+            certificate: Some(ca.issue(directory, name, &[dns(name)], Validity::Now)),
+            ..LinkCredentials::default()
+        };
+        let own = Gate::with(&service.https(), |options| {
+            options.credentials = with("own.example");
+        });
+        let reason = own.ask(1).denied(DecisionCode::Verdict).await;
+        assert_eq!(reason, "gate dns:own.example");
+
+        // It has the session's id, and a certificate of the same CA.
+        let other = Gate::with(&service.https(), |options| {
+            options.credentials = with("other.example");
+        });
+        let reason = other.ask(1).denied(DecisionCode::Unreachable).await;
+        assert!(reason.contains("the session isn't this gate's"), "{reason}");
+        service
+            .wait_for_log("a gate went on with a session that another one started")
+            .await;
+        let reason = own.ask(2).denied(DecisionCode::Verdict).await;
+        assert_eq!(reason, "gate dns:own.example");
+    })
+    .await;
+}
+
+/// What the store has of the session, all told.
+const RECORD: &str = "SELECT count(*) * 1000000 + (SELECT count(*) FROM execs) * 1000
+    + (SELECT calls FROM sessions) FROM events";
+
+#[tokio::test]
+async fn neither_resuming_nor_replaying_changes_another_gates_record() {
+    scenario(async {
+        let place = Place::new();
+        let tokens = place.tokens(&[("own", "own-token"), ("other", "other-token")]);
+        let service = place.serve(&[&"--tokens", &tokens]);
+        let channel = connect(&service.address).await;
+        let mut own = Call::open(channel.clone(), Some("own-token"))
+            .await
+            .expect("a call");
+        own.tell(1, started(SESSION, None)).await;
+        own.tell(2, requested(1)).await;
+        assert_eq!(own.verdict().await, "gate token:own");
+        own.acknowledged(2).await;
+        let recorded = place.count(RECORD);
+
+        let ended = || {
+            Event::SessionEnded(v1::SessionEnded {
+                reason: v1::SessionEndReason::Completed.into(),
+                ..v1::SessionEnded::default()
+            })
+        };
+        for opening in [(0, started(SESSION, Some(3))), (1, started(SESSION, None))] {
+            // While the session's gate is connected, and on a connection that is the gate's as well.
+            let mut other = Call::open(channel.clone(), Some("other-token"))
+                .await
+                .expect("a call");
+            other.tell(opening.0, opening.1).await;
+            other.tell(3, requested(2)).await;
+            other.tell(4, ended()).await;
+            let status = other.end().await;
+            assert_eq!(status.code(), Code::PermissionDenied, "{status}");
+        }
+        drop(own);
+        // The session's gate is gone; the service has been started anew.
+        service.signal("TERM");
+        service.wait_for_log("stopping").await;
+        drop(service);
+        let service = place.serve(&[&"--tokens", &tokens]);
+        let channel = connect(&service.address).await;
+        for opening in [(0, started(SESSION, Some(3))), (1, started(SESSION, None))] {
+            let mut other = Call::open(channel.clone(), Some("other-token"))
+                .await
+                .expect("a call");
+            other.tell(opening.0, opening.1).await;
+            other.tell(3, requested(2)).await;
+            other.tell(4, ended()).await;
+            let status = other.end().await;
+            assert_eq!(status.code(), Code::PermissionDenied, "{status}");
+        }
+        assert_eq!(place.count(RECORD), recorded);
+        assert_eq!(
+            place.count(
+                "SELECT count(*) FROM sessions WHERE gate = 'token:own' AND ended_ns IS NULL"
+            ),
+            1
+        );
+
+        // Its own gate goes on with it.
+        let mut own = Call::open(channel, Some("own-token"))
+            .await
+            .expect("a call");
+        own.tell(0, started(SESSION, Some(3))).await;
+        own.tell(3, requested(2)).await;
+        assert_eq!(own.verdict().await, "gate token:own");
+        own.acknowledged(3).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_services_on_one_store_know_each_others_sessions() {
+    scenario(async {
+        let place = Place::new();
+        let tokens = place.tokens(&[("own", "own-token"), ("other", "other-token")]);
+        let first = place.serve(&[&"--tokens", &tokens]);
+        let second = place.serve(&[&"--tokens", &tokens]);
+        let channel = connect(&first.address).await;
+        let mut own = Call::open(channel, Some("own-token"))
+            .await
+            .expect("a call");
+        own.tell(1, started(SESSION, None)).await;
+        own.acknowledged(1).await;
+
+        // The second has never heard of it, but for the store.
+        let channel = connect(&second.address).await;
+        for _ in 0..2 {
+            let mut other = Call::open(channel.clone(), Some("other-token"))
+                .await
+                .expect("a call");
+            other.tell(0, started(SESSION, Some(2))).await;
+            other.tell(2, requested(1)).await;
+            let status = other.end().await;
+            assert_eq!(status.code(), Code::PermissionDenied, "{status}");
+        }
+        assert_eq!(place.count("SELECT count(*) FROM execs"), 0);
+        let mut own = Call::open(channel, Some("own-token"))
+            .await
+            .expect("a call");
+        own.tell(0, started(SESSION, Some(2))).await;
+        own.tell(2, requested(1)).await;
+        assert_eq!(own.verdict().await, "gate token:own");
+    })
+    .await;
+}
