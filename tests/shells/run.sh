@@ -362,7 +362,7 @@ done
 title='start-up files that set PATH anew'
 printf 'PATH=/usr/bin:/bin\n' | tee "$T/.bash_profile" >"$T/.zprofile"
 ln -sfn "$patched" "$T/bin/$kind"
-path_of() { env -i HOME="$T" PATH="$1" "${@:2}" "$T/bin/$kind" -lc 'echo $PATH'; }
+path_of() { env -i HOME="$T" PATH="$1" "${@:2}" "$T/bin/$kind" -lc 'echo $PATH' 2>/dev/null; }
 for want in "/usr/bin:/bin $(path_of "$T/bin:/bin")" \
   "$T/bin:/usr/bin:/bin $(path_of "$T/bin:/bin" "$w=$wrapper")" \
   "$T/bin:/usr/bin:/bin $(path_of "/none:$T/bin" "$w=$wrapper")" \
