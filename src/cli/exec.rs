@@ -1,6 +1,6 @@
 //! `execgate exec` and `execgate shell`: one session of a patched shell.
 
-use std::ffi::{OsStr, OsString, c_int};
+use std::ffi::{OsString, c_int};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -186,15 +186,8 @@ pub(super) fn exec(
         OutputForm::Text => Streams::Pass,
         OutputForm::Json => Streams::Capture,
     };
-    let mut command = command_string(&arguments.command);
-    if !arguments.no_login
-        && let Some(shells) = place::libexec()
-    {
-        // Login files may set PATH anew: the patched shells go first again.
-        command = behind_path(&shells, &command);
-    }
     let params = ExecParams {
-        command,
+        command: command_string(&arguments.command),
         workdir: workdir(arguments.session.workdir.as_deref())?,
         timeout: arguments.timeout,
         login: if arguments.no_login {
@@ -462,16 +455,6 @@ fn command_string(words: &[OsString]) -> OsString {
     OsString::from_vec(quoted.join(&b' '))
 }
 
-/// The command with a directory before all others in `PATH`, on the same line so that the shell's
-/// messages keep their line numbers.
-fn behind_path(directory: &Path, command: &OsStr) -> OsString {
-    let mut string = b"PATH=".to_vec();
-    string.extend(quote(directory.as_os_str().as_bytes()));
-    string.extend(b":\"$PATH\"; ");
-    string.extend(command.as_bytes());
-    OsString::from_vec(string)
-}
-
 /// A word as a shell reads it back: in single quotes, with each of its own as `'\''`.
 fn quote(word: &[u8]) -> Vec<u8> {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-./,:@%+=".contains(byte);
@@ -553,12 +536,6 @@ mod tests {
         );
         assert_eq!(string(&["grep", "-r", "a b", "."]), "grep -r 'a b' .");
         assert_eq!(string(&["echo", "it's", ""]), r"echo 'it'\''s' ''");
-    }
-
-    #[test]
-    fn the_shells_come_first_in_path() {
-        let string = behind_path(Path::new("/a b"), OsStr::new("ls"));
-        assert_eq!(string, r#"PATH='/a b':"$PATH"; ls"#);
     }
 
     #[test]

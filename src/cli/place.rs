@@ -19,7 +19,7 @@ fn own_directory() -> Option<PathBuf> {
 }
 
 /// The directory of the wrapper and the shells, where this program is installed.
-pub(super) fn libexec() -> Option<PathBuf> {
+fn libexec() -> Option<PathBuf> {
     std::fs::canonicalize(own_directory()?.join(LIBEXEC)).ok()
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Gate {
     policyd: RefCell<Option<Policyd>>,
     script: RefCell<Option<Script>>,
     socket_place: Option<TempDir>,
-    url: String,
+    pub(crate) url: String,
     options: Vec<String>,
     seen: Cell<usize>,
 }

@@ -1,10 +1,13 @@
 //! The options of `execgate exec`, and how a session ends.
 
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
 use serde_json::{Value, json};
 
 use crate::gate::{Gate, verdicts};
 use crate::machine::{Shell, in_both_shells, is_running};
-use crate::process::wait_until;
+use crate::process::{self, EXECGATE, wait_until};
 
 const RULES: &str = r#"
 prefix_rule(["uname"], "escalate")
@@ -31,6 +34,7 @@ in_both_shells! {
     a_signal_to_the_gate_reaches_the_shell,
     no_process_outlives_a_gate_that_was_killed,
     login_files_are_read_unless_told_not_to,
+    login_files_that_set_path_anew_hide_no_patched_shell,
     a_session_starts_where_it_is_told,
     a_directory_that_cannot_be_used_is_an_error_of_the_gate,
     output_as_json_has_all_that_became_of_a_command,
@@ -128,6 +132,36 @@ fn login_files_are_read_unless_told_not_to(shell: &Shell) {
         done.exits(0).output().ends_with("login\nLinux\ncommand\n"),
         "{done}"
     );
+    assert!(verdicts(&gate.audit()).contains(&"uname escalate".to_owned()));
+}
+
+fn login_files_that_set_path_anew_hide_no_patched_shell(shell: &Shell) {
+    let gate = Gate::with_rules(shell, RULES).option(["--login"]);
+    for file in [".bash_profile", ".zprofile"] {
+        let line = "PATH=/usr/local/bin:/usr/bin:/bin\n";
+        std::fs::write(gate.path("home").join(file), line).expect("a file");
+    }
+    let directory = shell.path.parent().expect("a directory").display();
+    let name = shell.path.file_name().expect("a name").display();
+    let inner = format!("#!/usr/bin/env {name}\nuname; :\n");
+    let script_file = gate.path("work").join("script");
+    std::fs::write(&script_file, inner).expect("a file");
+    std::fs::set_permissions(&script_file, PermissionsExt::from_mode(0o755)).expect("a mode");
+    // The last is a login shell in a shell, which reads the files once more.
+    let script = format!(
+        "command -v bash; command -v zsh; ./script; {name} -lc 'echo \"${{PATH%%:*}}\"'; \
+         echo \"$BASH_EXECUTION_STRING$ZSH_EXECUTION_STRING\""
+    );
+    let expected = format!("{directory}/bash\n{directory}/zsh\nLinux\n{directory}\n{script}\n");
+    gate.exec(&script).exits(0).prints(&expected);
+    assert!(verdicts(&gate.audit()).contains(&"uname escalate".to_owned()));
+    let mut command = Command::new(EXECGATE);
+    command
+        .args(["shell", "--login", "--policy", &gate.url, "--shell"])
+        .arg(&shell.path)
+        .args(["--", "-c", &script]);
+    gate.settle(&mut command);
+    process::run(&mut command).exits(0).prints(&expected);
     assert!(verdicts(&gate.audit()).contains(&"uname escalate".to_owned()));
 }
 

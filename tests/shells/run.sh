@@ -358,6 +358,19 @@ for snippet in '/bin/echo WRONG' 'env echo WRONG' "exec /bin/echo WRONG" "$F/nos
   done
 done
 
+# --- start-up files ---
+title='start-up files that set PATH anew'
+printf 'PATH=/usr/bin:/bin\n' | tee "$T/.bash_profile" >"$T/.zprofile"
+ln -sfn "$patched" "$T/bin/$kind"
+path_of() { env -i HOME="$T" PATH="$1" "${@:2}" "$T/bin/$kind" -lc 'echo $PATH' 2>/dev/null; }
+for want in "/usr/bin:/bin $(path_of "$T/bin:/bin")" \
+  "$T/bin:/usr/bin:/bin $(path_of "$T/bin:/bin" "$w=$wrapper")" \
+  "$T/bin:/usr/bin:/bin $(path_of "/none:$T/bin" "$w=$wrapper")" \
+  "/usr/bin:/bin $(path_of /bin:/usr/bin "$w=$wrapper")"; do
+  if [[ ${want%% *} == "${want#* }" ]]; then passed=$((passed + 1)); else fail "PATH is ${want#* }, not ${want%% *}"; fi
+done
+rm "$T/.bash_profile" "$T/.zprofile"
+
 title='both patches add the same exec_wrapper.h'
 header() { sed -n '/^--- .*exec_wrapper.h\|^--- \/dev\/null/,/^+#endif \/\* EXEC_WRAPPER_H/{/^[-+][-+]/d;p}' "$here/../../patches/$1/exec-wrapper.patch"; }
 if [[ -n $(header zsh) && $(header zsh) == "$(header bash)" ]]; then passed=$((passed + 1)); else fail "they differ"; fi

@@ -47,9 +47,9 @@ class Terminal:
         self.kind = kind
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            # Python ignores some signals; the shell must not inherit that.
-            for name in ("SIGPIPE", "SIGXFSZ"):
-                signal.signal(getattr(signal, name), signal.SIG_DFL)
+            # Python ignores some signals, and so may who started this in the background; a login wouldn't.
+            for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+                signal.signal(number, signal.SIG_DFL)
             os.execvpe(arguments[0], arguments, os.environ if env is None else env)
         # What was written since the last line was typed, and not expected yet.
         self.seen = b""

@@ -285,3 +285,15 @@ async fn a_command_that_the_gate_cannot_start() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_core_dump_is_the_commands_own() {
+    // What a shell adds to its message for it is left out: it isn't told of an escalated command's.
+    script(
+        "exec 2>/dev/null; ulimit -c unlimited; /bin/sh -c 'kill -SEGV $$'; echo $?
+         for core in core*; do tr '\\0' '\\n' <$core | grep -a -c '^/bin/sh -c kill'; done; rm -f core*
+         ulimit -c 0; /bin/sh -c 'kill -SEGV $$'; echo $?; ls",
+    )
+    .is_the_same()
+    .await;
+}

@@ -222,6 +222,20 @@ def shells_in_shells(t):
     t.status(4)
 
 
+def limits_files_and_exec(t):
+    t.line("(ulimit -n 64; /bin/sh -c 'echo li''mit $(ulimit -n)')")
+    t.expect("limit 64")
+    t.run("echo 'x=$((6 * 7)); /bin/echo so''urced $x' >file")
+    t.line(". ./file")
+    t.expect(r"\nsourced 42")
+    t.line("/bin/echo st''ill $x")
+    t.expect(r"\nstill 42")
+    inner = os.environ.get("INNER", arguments[0])
+    t.run(f"PS1='{PROMPT[kind]}' {inner} {' '.join(FLAGS[kind])}")
+    t.line("exec /bin/sh -c 'exit 9'")
+    t.status(9)
+
+
 def traps_wait_and_time(t):
     t.line("trap 'echo tr''apped' USR1; /bin/sh -c \"kill -USR1 $$\"; trap - USR1")
     t.expect("trapped")
@@ -234,7 +248,8 @@ def traps_wait_and_time(t):
 SCENARIOS = [
     interrupt, quit_key, interrupt_handled_once, stop_and_go_on, background, stop_by_signal, news_of_a_job,
     reading_in_background, handled_once_in_group, kill_wrapper, time_limit, window, raw, editor,
-    terminal_by_name, pipelines, editing_and_history, shells_in_shells, traps_wait_and_time,
+    terminal_by_name, pipelines, editing_and_history, shells_in_shells, limits_files_and_exec,
+    traps_wait_and_time,
 ]
 
 wanted = os.environ.get("SCENARIOS", "").split()
