@@ -116,16 +116,13 @@ impl Journal {
     /// # Errors
     /// When the directory or the gate's own file can't be read.
     pub fn left(&self) -> Result<Vec<LeftSession>, JournalError> {
-        let (own, held): (Option<PathBuf>, Vec<PathBuf>) = {
-            let path = |file: &SharedFile| lock(file).as_ref().map(|file| file.path().to_owned());
-            let taken_over = lock(&self.taken_over);
-            (
-                path(&self.file),
-                taken_over.iter().filter_map(path).collect(),
-            )
+        let path = |file: &SharedFile| lock(file).as_ref().map(|file| file.path().to_owned());
+        let Some(own) = path(&self.file) else {
+            // It is closed, and what is left is others'.
+            return Ok(Vec::new());
         };
-        let skip =
-            |path: &Path| own.as_deref() == Some(path) || held.iter().any(|held| held == path);
+        let held: Vec<PathBuf> = lock(&self.taken_over).iter().filter_map(path).collect();
+        let skip = |path: &Path| own == path || held.iter().any(|held| held == path);
         for file in self.directory.take_over(skip)? {
             lock(&self.taken_over).push(Arc::new(Mutex::new(Some(file))));
         }
