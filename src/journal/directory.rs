@@ -157,15 +157,18 @@ impl Directory {
         Ok(files)
     }
 
-    /// Bytes of all that is in it, but for the file of one gate.
+    /// Bytes of all that is in it, but for the file of one gate and for SQLite's logs: these grow and
+    /// shrink with what is written, not with what is kept.
     pub(super) fn size_without(&self, own: &Path) -> u64 {
-        let own = own.file_name().unwrap_or_default().as_encoded_bytes();
+        let own = own.file_name();
         std::fs::read_dir(&self.path)
             .into_iter()
             .flatten()
             .flatten()
-            // Its log and whatever else SQLite puts beside it have names that begin with its own.
-            .filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(own))
+            .filter(|entry| {
+                let name = entry.file_name();
+                Some(&*name) != own && !name.as_encoded_bytes().ends_with(b"-wal")
+            })
             .filter_map(|entry| entry.metadata().ok())
             .map(|found| found.len())
             .sum()

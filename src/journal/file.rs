@@ -20,7 +20,13 @@ const LOCK_TIME: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// Most bytes that the write-ahead log keeps when it is empty.
-const LOG_SIZE: i64 = 4 << 20;
+const EMPTY_LOG: i64 = 1 << 20;
+/// When the log has about so many bytes it is written into the database, which the thread has to wait
+/// for the disk for. Seldom, because a kill takes along what is told meanwhile.
+const LONGEST_LOG: u64 = 8 << 20;
+/// What a commit adds to the log beside its events, about, in bytes: small, because pages are.
+const COMMIT_OVERHEAD: u64 = 6 << 10;
+const PAGE_SIZE: i64 = 1024;
 
 /// `body` is the event's encoding without its sequence; NULL where the events from `first` to `sequence`
 /// are lost. `settled`: all up to this are stored by the service, or lost and told so. `told`: the last
@@ -54,6 +60,8 @@ pub(super) struct JournalFile {
     path: PathBuf,
     /// What its events count against the bound, in bytes.
     kept: u64,
+    /// What the log has, about, in bytes.
+    log: u64,
 }
 
 /// By how much what is kept grows or shrinks, in bytes.
@@ -128,6 +136,7 @@ impl JournalFile {
             connection,
             path: path.to_owned(),
             kept: 0,
+            log: 0,
         })
     }
 
@@ -148,6 +157,7 @@ impl JournalFile {
                     connection,
                     path: path.to_owned(),
                     kept: 0,
+                    log: 0,
                 };
                 match found {
                     (APPLICATION_ID, SCHEMA_VERSION) => Ok(Some(file)),
@@ -190,10 +200,22 @@ impl JournalFile {
         }
     }
 
-    /// Has the disk keep what was committed.
-    pub(super) fn synchronize(&self) -> rusqlite::Result<()> {
-        self.connection
-            .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+    /// The log, which has what was committed last.
+    pub(super) fn log_path(&self) -> PathBuf {
+        let mut path = self.path.clone().into_os_string();
+        path.push("-wal");
+        path.into()
+    }
+
+    /// Writes a long log into the database.
+    pub(super) fn shorten_log(&mut self) -> Result<(), JournalError> {
+        if self.log >= LONGEST_LOG {
+            self.connection
+                .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+                .map_err(|source| database(&self.path, source))?;
+            self.log = 0;
+        }
+        Ok(())
     }
 
     /// The sessions in it that were left, and those of a dead gate, in the order of their beginnings.
@@ -277,6 +299,10 @@ impl JournalFile {
         };
         let (value, growth) = all().map_err(|source| database(&self.path, source))?;
         self.kept = self.kept.saturating_add_signed(growth);
+        self.log = self
+            .log
+            .saturating_add(COMMIT_OVERHEAD)
+            .saturating_add(growth.unsigned_abs());
         Ok(value)
     }
 
@@ -430,10 +456,12 @@ fn open(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(Duration::ZERO)?;
     connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+    connection.pragma_update(None, "page_size", PAGE_SIZE)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
-    // A commit is in the system's memory then, which outlives the gate; `synchronize` has it on the disk.
+    // A commit is in the system's memory then, which outlives the gate; the journal sees to the disk.
     connection.pragma_update(None, "synchronous", "NORMAL")?;
-    connection.pragma_update(None, "journal_size_limit", LOG_SIZE)?;
+    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+    connection.pragma_update(None, "journal_size_limit", EMPTY_LOG)?;
     Ok(connection)
 }
 

@@ -21,10 +21,11 @@ mod directory;
 mod error;
 mod file;
 mod left;
+mod queue;
 mod writer;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 pub use error::JournalError;
@@ -34,7 +35,8 @@ pub use writer::{Attendance, Changes, Fate, Since, Source};
 
 use directory::Directory;
 use file::{JournalFile, Which};
-use writer::{Message, State, Writer};
+use queue::Queue;
+use writer::{State, Writer};
 
 /// Where a journal is, and how large.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +52,7 @@ pub struct JournalOptions {
 pub struct Journal {
     directory: Directory,
     file: SharedFile,
-    messages: mpsc::Sender<Message>,
+    queue: Arc<Queue>,
     state: Arc<State>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Files of gates that are no more.
@@ -71,13 +73,13 @@ impl Journal {
         let own = file.path().to_owned();
         let file = Arc::new(Mutex::new(Some(file)));
         let state = Arc::new(State::new());
-        let (messages, queue) = mpsc::channel();
+        let queue = Arc::new(Queue::default());
         let writer = Writer::new(
             Arc::clone(&file),
             directory.clone(),
             own,
             options.limit,
-            queue,
+            Arc::clone(&queue),
             Arc::clone(&state),
         );
         let thread = std::thread::Builder::new()
@@ -87,7 +89,7 @@ impl Journal {
         Ok(Self {
             directory,
             file,
-            messages,
+            queue,
             state,
             thread: Mutex::new(Some(thread)),
             taken_over: Mutex::default(),
@@ -101,7 +103,7 @@ impl Journal {
         opening: prost::bytes::Bytes,
         source: std::sync::Weak<dyn Source>,
     ) -> Attendance {
-        Attendance::new(id, opening, source, self.messages.clone())
+        Attendance::new(id, opening, source, Arc::clone(&self.queue))
     }
 
     /// Why events can't be kept at present, in words; `None` where they can.
@@ -154,7 +156,7 @@ impl Journal {
 
     /// Writes what there is and closes; the file goes where nothing is left in it. Blocks.
     pub fn close(&self) {
-        let _ = self.messages.send(Message::Close);
+        self.queue.close();
         let thread = lock(&self.thread).take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the journal's thread has panicked; events may be missing");
@@ -162,6 +164,12 @@ impl Journal {
         for file in std::mem::take(&mut *lock(&self.taken_over)) {
             left::remove_if_empty(&file);
         }
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.queue.close();
     }
 }
 

@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak, mpsc};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use prost::bytes::Bytes;
@@ -9,7 +9,8 @@ use tokio::sync::oneshot;
 
 use super::directory::Directory;
 use super::error::JournalError;
-use super::file::{self, Growth, KeptEvent};
+use super::file::{self, Growth, JournalFile, KeptEvent};
+use super::queue::{For, Going, Queue};
 use super::{SharedFile, lock};
 use crate::model::SessionId;
 
@@ -63,13 +64,6 @@ pub enum Fate {
     Lost,
 }
 
-#[derive(Debug)]
-pub(super) enum Message {
-    /// Look at this session.
-    Look(Arc<Entry>),
-    Close,
-}
-
 /// A session that the journal attends.
 #[derive(Debug)]
 pub(super) struct Entry {
@@ -86,7 +80,7 @@ pub(super) struct Entry {
 #[derive(Debug)]
 pub struct Attendance {
     entry: Arc<Entry>,
-    messages: mpsc::Sender<Message>,
+    queue: Arc<Queue>,
 }
 
 impl Attendance {
@@ -94,7 +88,7 @@ impl Attendance {
         id: SessionId,
         opening: Bytes,
         source: Weak<dyn Source>,
-        messages: mpsc::Sender<Message>,
+        queue: Arc<Queue>,
     ) -> Self {
         let attendance = Self {
             entry: Arc::new(Entry {
@@ -104,7 +98,7 @@ impl Attendance {
                 is_queued: AtomicBool::new(false),
                 closing: Mutex::default(),
             }),
-            messages,
+            queue,
         };
         attendance.changed();
         attendance
@@ -113,8 +107,7 @@ impl Attendance {
     /// Says that the session's events have changed. Never waits.
     pub fn changed(&self) {
         if !self.entry.is_queued.swap(true, Ordering::AcqRel) {
-            // Without its thread the journal says that it is in trouble.
-            let _ = self.messages.send(Message::Look(Arc::clone(&self.entry)));
+            self.queue.push(Arc::clone(&self.entry));
         }
     }
 
@@ -123,8 +116,32 @@ impl Attendance {
     pub fn close(&self) -> oneshot::Receiver<Fate> {
         let (fate, receiver) = oneshot::channel();
         *lock(&self.entry.closing) = Some(fate);
-        let _ = self.messages.send(Message::Look(Arc::clone(&self.entry)));
+        self.changed();
+        self.queue.hurry();
         receiver
+    }
+}
+
+/// When something began that waits for the disk, in milliseconds and never 0; 0: it isn't going on.
+#[derive(Debug, Default)]
+struct Work(AtomicU64);
+
+impl Work {
+    /// Whether it wasn't going on already.
+    fn begin(&self, now: u64) -> bool {
+        let begun = self
+            .0
+            .compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
+        begun.is_ok()
+    }
+
+    fn end(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
+    fn is_stuck(&self, now: u64) -> bool {
+        let since = self.0.load(Ordering::Acquire);
+        since != 0 && u128::from(now.saturating_sub(since)) > DISK_PATIENCE.as_millis()
     }
 }
 
@@ -132,8 +149,8 @@ impl Attendance {
 #[derive(Debug)]
 pub(super) struct State {
     began: Instant,
-    /// When a write began, in milliseconds from `began` and never 0; 0: none is going on.
-    writing_since: AtomicU64,
+    writing: Work,
+    synchronizing: Work,
     is_troubled: AtomicBool,
     trouble: Mutex<String>,
 }
@@ -142,7 +159,8 @@ impl State {
     pub(super) fn new() -> Self {
         Self {
             began: Instant::now(),
-            writing_since: AtomicU64::new(0),
+            writing: Work::default(),
+            synchronizing: Work::default(),
             is_troubled: AtomicBool::new(false),
             trouble: Mutex::default(),
         }
@@ -152,12 +170,8 @@ impl State {
         if self.is_troubled.load(Ordering::Acquire) {
             return Some(lock(&self.trouble).clone());
         }
-        let since = self.writing_since.load(Ordering::Acquire);
-        let is_stuck = since != 0
-            && self
-                .now()
-                .checked_sub(since)
-                .is_some_and(|spent| u128::from(spent) > DISK_PATIENCE.as_millis());
+        let now = self.now();
+        let is_stuck = self.writing.is_stuck(now) || self.synchronizing.is_stuck(now);
         is_stuck.then(|| "the journal's disk doesn't answer".to_owned())
     }
 
@@ -168,9 +182,9 @@ impl State {
     }
 
     fn writing<T>(&self, write: impl FnOnce() -> T) -> T {
-        self.writing_since.store(self.now(), Ordering::Release);
+        self.writing.begin(self.now());
         let written = write();
-        self.writing_since.store(0, Ordering::Release);
+        self.writing.end();
         written
     }
 
@@ -217,8 +231,10 @@ pub(super) struct Writer {
     file: SharedFile,
     directory: Directory,
     path: PathBuf,
+    /// What the disk has to be told to keep.
+    log: Option<PathBuf>,
     limit: u64,
-    queue: mpsc::Receiver<Message>,
+    queue: Arc<Queue>,
     state: Arc<State>,
     sessions: HashMap<SessionId, Known>,
     /// Sessions to look at.
@@ -254,10 +270,12 @@ impl Writer {
         directory: Directory,
         path: PathBuf,
         limit: u64,
-        queue: mpsc::Receiver<Message>,
+        queue: Arc<Queue>,
         state: Arc<State>,
     ) -> Self {
+        let log = lock(&file).as_ref().map(JournalFile::log_path);
         Self {
+            log,
             file,
             directory,
             path,
@@ -276,69 +294,29 @@ impl Writer {
 
     pub(super) fn run(mut self) {
         let _end = EndOfThread(Arc::clone(&self.state));
-        while self.listen() {
+        while self.listen() == Going::On {
             self.work();
         }
         self.work();
         self.lose_the_closing();
         super::left::remove_if_empty(&self.file);
-        if let Some(file) = &*lock(&self.file) {
-            // It is kept by the system in any case.
-            let _ = file.synchronize();
-        }
         // Gives up the lock: from here on others deliver what is left.
         drop(lock(&self.file).take());
     }
 
-    /// Waits for something to do. Whether the journal goes on.
-    fn listen(&mut self) -> bool {
-        let due = match (self.failed, self.unsynchronized_since) {
-            (Some(failed), _) => Some(failed + RETRY_INTERVAL),
-            (None, _) if self.is_full => Some(Instant::now() + RETRY_INTERVAL),
-            (None, Some(since)) => Some(since + SYNCHRONIZED_WITHIN),
-            (None, None) => None,
+    /// Waits for something to do.
+    fn listen(&mut self) -> Going {
+        let (what, until) = match (self.failed, self.unsynchronized_since) {
+            // A session that ends learns at once that what it has can't be kept.
+            (Some(failed), _) => (For::Urgent, Some(failed + RETRY_INTERVAL)),
+            (None, _) if !self.waiting.is_empty() => (For::Nothing, None),
+            (None, _) if self.is_full => (For::Any, Some(Instant::now() + RETRY_INTERVAL)),
+            (None, Some(since)) => (For::Any, Some(since + SYNCHRONIZED_WITHIN)),
+            (None, None) => (For::Any, None),
         };
-        loop {
-            if self.failed.is_none() && !self.waiting.is_empty() {
-                return self.take_all();
-            }
-            let message = match due {
-                None => self
-                    .queue
-                    .recv()
-                    .map_err(|_| mpsc::RecvTimeoutError::Disconnected),
-                Some(due) => {
-                    let left = due.saturating_duration_since(Instant::now());
-                    self.queue.recv_timeout(left)
-                }
-            };
-            match message {
-                Ok(Message::Look(entry)) => {
-                    let is_closing = lock(&entry.closing).is_some();
-                    self.waiting.push(entry);
-                    // A session that ends learns at once that what it has can't be kept.
-                    if is_closing {
-                        return self.take_all();
-                    }
-                }
-                Ok(Message::Close) | Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    self.take_all();
-                    return false;
-                }
-                Err(mpsc::RecvTimeoutError::Timeout) => return self.take_all(),
-            }
-        }
-    }
-
-    /// Takes what has come meanwhile. Whether the journal goes on.
-    fn take_all(&mut self) -> bool {
-        loop {
-            match self.queue.try_recv() {
-                Ok(Message::Look(entry)) => self.waiting.push(entry),
-                Ok(Message::Close) | Err(mpsc::TryRecvError::Disconnected) => return false,
-                Err(mpsc::TryRecvError::Empty) => return true,
-            }
-        }
+        let (entries, going) = self.queue.take(what, until);
+        self.waiting.extend(entries);
+        going
     }
 
     fn work(&mut self) {
@@ -359,18 +337,21 @@ impl Writer {
                 }
             }
         }
+        let shortened = state.writing(|| {
+            let mut file = lock(&self.file);
+            file.as_mut().map_or(Ok(()), JournalFile::shorten_log)
+        });
+        if let Err(error) = shortened {
+            self.failed = Some(Instant::now());
+            state.set_trouble(Some(error.to_string()));
+        }
         if self
             .unsynchronized_since
             .is_some_and(|since| since.elapsed() >= SYNCHRONIZED_WITHIN)
         {
-            let synchronized = state.writing(|| {
-                let file = lock(&self.file);
-                file.as_ref().map_or(Ok(()), |file| file.synchronize())
-            });
             self.unsynchronized_since = None;
-            if let Err(error) = synchronized {
-                self.failed = Some(Instant::now());
-                state.set_trouble(Some(format!("{}: {error}", self.path.display())));
+            if let Some(log) = &self.log {
+                synchronize(&state, log.clone());
             }
         }
     }
@@ -441,19 +422,16 @@ impl Writer {
             self.unsynchronized_since.get_or_insert_with(Instant::now);
         }
         for (look, written) in looks.into_iter().zip(written) {
-            match written.fate {
-                Some(fate) => {
-                    self.sessions.remove(&look.entry.id);
-                    if let Some(closing) = lock(&look.entry.closing).take() {
-                        let _ = closing.send(fate);
-                    }
+            if let Some(fate) = written.fate {
+                self.sessions.remove(&look.entry.id);
+                if let Some(closing) = lock(&look.entry.closing).take() {
+                    let _ = closing.send(fate);
                 }
-                None => {
-                    self.sessions.insert(look.entry.id, written.known);
-                    if !written.are_all {
-                        self.waiting.push(look.entry);
-                    }
-                }
+                continue;
+            }
+            self.sessions.insert(look.entry.id, written.known);
+            if !written.are_all {
+                self.waiting.push(look.entry);
             }
         }
         // A part is kept free for what execs that have been admitted still have to tell.
@@ -487,6 +465,31 @@ impl Writer {
         if self.measured.is_none_or(is_old) {
             self.others = self.directory.size_without(&self.path);
             self.measured = Some(Instant::now());
+        }
+    }
+}
+
+/// Has the disk keep what was committed, on a thread of its own: what is told meanwhile is written
+/// meanwhile.
+fn synchronize(state: &Arc<State>, log: PathBuf) {
+    if state.synchronizing.begin(state.now()) {
+        let on_thread = Arc::clone(state);
+        let spawned = std::thread::Builder::new()
+            .name("journal-disk".to_owned())
+            .spawn(move || {
+                // SQLite locks the database and never the log, so that closing this gives up no lock.
+                let done = std::fs::File::open(&log).and_then(|log| log.sync_data());
+                on_thread.synchronizing.end();
+                match done {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        on_thread.set_trouble(Some(format!("{}: {error}", log.display())));
+                    }
+                    _ => {}
+                }
+            });
+        if let Err(error) = spawned {
+            state.synchronizing.end();
+            state.set_trouble(Some(format!("starting a thread: {error}")));
         }
     }
 }

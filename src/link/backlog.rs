@@ -164,7 +164,7 @@ async fn deliver(dialer: &Dialer, session: LeftSession) -> Result<u64, Status> {
     let events = fed.events;
     blocking(move || session.delivered())
         .await
-        .map_err(unread)?;
+        .map_err(|error| unread(&error))?;
     Ok(events)
 }
 
@@ -218,7 +218,7 @@ async fn feed(
         let body = killed();
         session = blocking(move || session.end(sequence, body).map(|()| session))
             .await
-            .map_err(unread)?;
+            .map_err(|error| unread(&error))?;
     }
     let mut fed = Fed {
         acknowledgement: acceptance.acknowledgement,
@@ -227,7 +227,9 @@ async fn feed(
     };
     loop {
         let (page, after) = (session.clone(), fed.last);
-        let page = blocking(move || page.events(after)).await.map_err(unread)?;
+        let page = blocking(move || page.events(after))
+            .await
+            .map_err(|error| unread(&error))?;
         if page.is_empty() {
             return Ok(fed);
         }
@@ -289,7 +291,7 @@ async fn receive(
                     acknowledged = through;
                     session = blocking(move || session.settle(through).map(|()| session))
                         .await
-                        .map_err(unread)?;
+                        .map_err(|error| unread(&error))?;
                 }
             }
             // Nobody waits for a verdict any more, and there is nothing that could be ended.
@@ -333,7 +335,7 @@ fn encoded(event: KeptEvent) -> EncodedEvent {
     }
 }
 
-fn unread(error: JournalError) -> Status {
+fn unread(error: &JournalError) -> Status {
     Status::data_loss(error.to_string())
 }
 

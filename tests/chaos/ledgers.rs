@@ -28,17 +28,21 @@ pub(crate) fn compare(directory: &Path, outcome: &Outcome) -> Vec<String> {
     }
 
     // What ran had a verdict, of a rule, and it is stored. What a kill of the gate can take with it is
-    // what the journal was just writing: of the last exec of a gate that was killed, at the most, and only
-    // what the service hadn't stored either.
-    let mut last: BTreeMap<&str, u64> = BTreeMap::new();
-    for (gate, number) in ran.iter().map(|id| parts(id)) {
-        let known = last.entry(gate).or_default();
-        *known = number.max(*known);
+    // what the journal was just writing: the very last of the record of a gate that was killed, and only what
+    // the service hadn't stored either.
+    let mut last_stored: BTreeMap<&str, u64> = BTreeMap::new();
+    for (id, exec) in &stored {
+        let (gate, number) = parts(id);
+        if !exec["verdict"].is_null() {
+            let known = last_stored.entry(gate).or_default();
+            *known = number.max(*known);
+        }
     }
     let mut taken_along = 0;
     for id in &ran {
         let (gate, number) = parts(id);
-        let is_last_of_a_kill = outcome.killed.contains(gate) && last[gate] == number;
+        let is_last_of_a_kill = outcome.killed.contains(gate)
+            && last_stored.get(gate).is_none_or(|last| number > *last);
         match stored.get(id) {
             Some(exec) => {
                 let is_decided = exec["verdict"] == "run" && exec["code"] == "verdict";

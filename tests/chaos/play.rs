@@ -68,7 +68,10 @@ impl Play {
             let workers: Vec<_> = (0..GATES)
                 .map(|_| scope.spawn(|| self.work(batches)))
                 .collect();
-            while !workers.iter().all(|worker| worker.is_finished()) {
+            while !workers
+                .iter()
+                .all(std::thread::ScopedJoinHandle::is_finished)
+            {
                 std::thread::sleep(Duration::from_millis(random.below(350)));
                 self.trouble(&mut random, &mut service);
             }

@@ -138,9 +138,9 @@ fn many_gates_share_a_journal() {
         gate.kill_policyd();
         for _ in 0..2 {
             let started: Vec<_> = (0..4).map(|_| gate.start("/bin/true; /bin/true")).collect();
-            started.into_iter().for_each(|running| {
+            for running in started {
                 running.done().exits(0);
-            });
+            }
         }
         // One that was killed amidst.
         let mut killed = gate.start("/bin/true; echo ready; read -r go");
@@ -156,9 +156,9 @@ fn many_gates_share_a_journal() {
         );
         gate.restart_policyd();
         let started: Vec<_> = (0..4).map(|_| gate.start("/bin/true")).collect();
-        started.into_iter().for_each(|running| {
+        for running in started {
             running.done().exits(0).says_nothing();
-        });
+        }
         // What was being delivered when its gate ended is there still, and the one that lives has a look.
         wait_until("all is delivered", || {
             ends(&gate).iter().filter(|end| *end == "completed").count() == 12

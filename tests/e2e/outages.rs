@@ -221,7 +221,8 @@ fn rolling_restarts_deny_nothing(shell: &Shell) {
             running.stdout().len() > before || running.is_over()
         });
     }
-    let expected: String = (0..EXECS).map(|number| format!("{number}\n")).collect();
+    let expected: String =
+        (0..EXECS).fold(String::new(), |text, number| text + &format!("{number}\n"));
     let done = running.done();
     done.exits(0).prints(&expected);
     let execs = gate.audit();

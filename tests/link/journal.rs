@@ -127,7 +127,7 @@ async fn an_end_that_the_gate_did_not_tell_follows_behind_all_that_the_service_h
         {
             let journal = journal(directory.path());
             let gate = Gate::with(&nobody, |options| {
-                options.journal = Some(Arc::clone(&journal))
+                options.journal = Some(Arc::clone(&journal));
             });
             gate.tell(1);
             gate.tell(2);
