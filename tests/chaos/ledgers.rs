@@ -79,7 +79,7 @@ pub(crate) fn compare(directory: &Path, outcome: &Outcome) -> Vec<String> {
             ));
         }
     }
-    findings.extend(histories(directory));
+    findings.extend(histories(directory, outcome));
     eprintln!(
         "{} commands ran, {} execs of {} gates are stored, {} gates were killed, and with them and \
          the service went the verdict on {taken_along} execs",
@@ -123,7 +123,7 @@ fn audit(directory: &Path) -> Vec<Value> {
 }
 
 /// Histories that aren't whole: events missing, lost, out of order, or without an end.
-fn histories(directory: &Path) -> Vec<String> {
+fn histories(directory: &Path, outcome: &Outcome) -> Vec<String> {
     let store = execgate::policyd::store::open_for_reading(&directory.join("data"));
     let store = store.expect("a store");
     let rows = |query: &str| -> Vec<String> {
@@ -132,19 +132,32 @@ fn histories(directory: &Path) -> Vec<String> {
         rows.map(|row| row.expect("a row")).collect()
     };
     let mut findings = rows("SELECT 'events are lost in ' || session_id FROM losses");
-    findings.extend(rows(
-        "SELECT 'no end of ' || session_id FROM sessions WHERE end_reason IS NULL",
+    // A gate that was killed when it had only begun may have had no time to write down its session.
+    let begun = "SELECT session_id FROM events GROUP BY session_id HAVING max(sequence) = 1";
+    let labels = rows(&format!(
+        "SELECT labels FROM sessions WHERE session_id IN ({begun})"
     ));
+    for labels in labels {
+        let labels: Value = serde_json::from_str(&labels).expect("JSON");
+        let gate = labels["gate"].as_str().unwrap_or_default();
+        if !outcome.killed.contains(gate) {
+            findings.push(format!("of {gate} there is nothing but its beginning"));
+        }
+    }
+    findings.extend(rows(&format!(
+        "SELECT 'no end of ' || session_id FROM sessions
+         WHERE end_reason IS NULL AND session_id NOT IN ({begun})"
+    )));
     // The first event isn't sent again by contract, because what resumes a session says all that it said.
-    findings.extend(rows(
+    findings.extend(rows(&format!(
         "SELECT 'of ' || session_id || ' there are ' || count(*) || ' events up to ' || max(sequence)
              || ' and the end is ' || coalesce((SELECT group_concat(sequence) FROM events AS e
                  WHERE e.session_id = events.session_id AND kind = 'session-ended'), 'missing')
-         FROM events GROUP BY session_id
+         FROM events WHERE session_id NOT IN ({begun}) GROUP BY session_id
          HAVING count(*) + (min(sequence) = 2) <> max(sequence) OR min(sequence) > 2
              OR max(sequence) IS NOT (SELECT max(sequence) FROM events AS e
-                 WHERE e.session_id = events.session_id AND kind = 'session-ended')",
-    ));
+                 WHERE e.session_id = events.session_id AND kind = 'session-ended')"
+    )));
     for (before, after) in [
         ("exec-requested", "exec-decided"),
         ("exec-decided", "exec-finished"),
