@@ -287,6 +287,10 @@ impl Gate {
             Unavailable::Run => OnUnavailable::Run,
         };
         link.disclosure = disclosure(options)?;
+        // Whoever started the gate may be in a trace; what is no context is nobody's fault here.
+        link.trace_parent = std::env::var("TRACEPARENT")
+            .ok()
+            .and_then(|context| context.parse().ok());
         link.gate = describe();
         link.credentials = options.policy.credentials();
         signal::ignore(libc::SIGPIPE);

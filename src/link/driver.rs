@@ -154,6 +154,9 @@ async fn call(
     if let Err(status) = dialer.authorize(request.metadata_mut()).await {
         return status;
     }
+    if let Some(trace) = shared.trace().metadata() {
+        request.metadata_mut().insert(pb::TRACEPARENT, trace);
+    }
     // Events flow from the moment there is a connection. The response's headers may take until the
     // service's first message: nothing waits for them but this.
     let response = client.streaming(request, PathAndQuery::from_static(PATH), LinkCodec);

@@ -7,7 +7,7 @@ use super::endpoint::Endpoint;
 use super::log::LogBounds;
 use super::state::Bounds;
 use crate::journal::Journal;
-use crate::pb::v1;
+use crate::pb::{TraceParent, v1};
 
 /// How a link reaches its policy service, and what it does when it can't.
 #[derive(Debug, Clone)]
@@ -46,6 +46,8 @@ pub struct LinkOptions {
     pub flush_window: Duration,
     /// What of execs leaves the gate; arguments and names of environment variables by default.
     pub disclosure: Disclosure,
+    /// The trace that calls belong to; by default each session is one of its own, named by its id.
+    pub trace_parent: Option<TraceParent>,
     /// How the gate describes itself.
     pub gate: GateDescription,
 }
@@ -69,6 +71,7 @@ impl LinkOptions {
             audit: Audit::default(),
             flush_window: Duration::from_secs(2),
             disclosure: Disclosure::default(),
+            trace_parent: None,
             gate: GateDescription::default(),
         }
     }

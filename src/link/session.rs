@@ -23,7 +23,7 @@ use crate::model::{
 };
 use crate::pb::v1::session_request::Event;
 use crate::pb::v1::{self, Resumption, SessionRequest};
-use crate::pb::{self, Answer, BrokenAnswer, Reconnect};
+use crate::pb::{self, Answer, BrokenAnswer, Reconnect, TraceParent};
 use crate::server::{BoxFuture, EscalationPolicy, Forgotten, Pause, PolicyError, SessionContext};
 
 /// The policy of one session.
@@ -333,6 +333,12 @@ impl Shared {
         } else {
             Told::Values
         }
+    }
+
+    /// The trace that the session's calls belong to.
+    pub(super) fn trace(&self) -> TraceParent {
+        let wider = self.options.trace_parent.clone();
+        wider.unwrap_or_else(|| TraceParent::of_session(self.session.description.id))
     }
 
     fn environment_names<T>(&self, look: impl FnOnce(&mut Arc<HashSet<Vec<u8>>>) -> T) -> T {

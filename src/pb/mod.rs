@@ -10,6 +10,7 @@ mod answer;
 mod event;
 mod status;
 mod text;
+mod trace;
 
 pub use answer::{Acknowledgement, Answer, BrokenAnswer, BrokenVerdict, answer, undecodable};
 pub use event::{
@@ -17,6 +18,7 @@ pub use event::{
 };
 pub use status::{Reconnect, after_status};
 pub use text::{TEXT_LIMIT, one_line};
+pub use trace::{NoTraceParent, TRACEPARENT, TraceParent};
 
 /// Generated from `proto/execgate/policy/v1`.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]

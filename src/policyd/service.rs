@@ -37,10 +37,10 @@ use crate::model::{
     Enforcement, EscalationDecision, EscalationExecution, EscalationPermissions, ExecId,
     NetworkAccess, ProcessIdentity,
 };
-use crate::pb::v1;
 use crate::pb::v1::policy_service_server::PolicyService;
 use crate::pb::v1::session_request::Event;
 use crate::pb::v1::session_response::Answer;
+use crate::pb::{TRACEPARENT, TraceParent, v1};
 
 /// Largest message, both ways, in bytes; what the contract asks for.
 pub(super) const MAX_MESSAGE_SIZE: usize = 16 << 20;
@@ -105,8 +105,13 @@ impl PolicyService for RulesService {
             }
             status
         })?;
+        let trace = request
+            .metadata()
+            .get(TRACEPARENT)
+            .and_then(|context| context.to_str().ok()?.parse().ok());
         let (answers, stream) = mpsc::channel(QUEUED_ANSWERS);
         let call = Call {
+            trace,
             events: request.into_inner(),
             answers,
             caller,
@@ -159,6 +164,8 @@ impl From<Status> for End {
 }
 
 struct Call {
+    /// The trace that it belongs to, as the gate says.
+    trace: Option<TraceParent>,
     events: Streaming<v1::SessionRequest>,
     answers: mpsc::Sender<Result<v1::SessionResponse, Status>>,
     caller: Caller,
@@ -191,6 +198,7 @@ impl Call {
             session = session.id,
             gate = %self.caller.gate,
             hostname = session.hostname,
+            trace = self.trace.as_ref().map(TraceParent::trace),
             resumed = opening.sequence == 0,
             "session connected"
         );

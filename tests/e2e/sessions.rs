@@ -39,6 +39,7 @@ in_both_shells! {
     a_directory_that_cannot_be_used_is_an_error_of_the_gate,
     output_as_json_has_all_that_became_of_a_command,
     captured_output_is_bounded_and_says_so,
+    a_session_belongs_to_the_trace_of_whoever_started_it,
     several_words_are_the_very_arguments,
     standard_input_is_the_commands,
     descriptors_are_inherited_and_closed_ones_stay_closed,
@@ -235,6 +236,21 @@ fn captured_output_is_bounded_and_says_so(shell: &Shell) {
     assert_eq!(result["truncated"], true);
     assert_eq!(result["stdout"].as_str().map(str::len), Some(MOST));
     assert_eq!(result["stderr"], "last\n");
+}
+
+fn a_session_belongs_to_the_trace_of_whoever_started_it(shell: &Shell) {
+    let gate = Gate::with_rules(shell, RULES);
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let context = format!("00-{trace}-00f067aa0ba902b7-01");
+    let mut command = gate.command("uname");
+    crate::process::run(command.env("TRACEPARENT", context)).exits(0);
+    gate.policyd(|policyd| policyd.wait_for_log(&format!("trace=\"{trace}\"")));
+    // What is no context is as good as none: the session is a trace by itself.
+    let mut command = gate.command("uname");
+    crate::process::run(command.env("TRACEPARENT", "nonsense")).exits(0);
+    let execs = gate.audit();
+    let session = execs.last().expect("an exec").text("session");
+    gate.policyd(|policyd| policyd.wait_for_log(&format!("trace=\"{session}\"")));
 }
 
 fn several_words_are_the_very_arguments(shell: &Shell) {

@@ -147,12 +147,12 @@ async fn the_message_and_status_of_each_failure_are_the_shells() {
     let case = case(&lines);
     for shell in shells() {
         let place = Place::new();
-        let native = outcomes(&text(&case.native(shell, &place).await.stdout));
+        let native = outcomes(text(&case.native(shell, &place).await.stdout));
         assert_eq!(native.len(), attempts.len());
         for verdict in VERDICTS {
             let (gated, asked) = case.gated(shell, &place, verdict.clone()).await;
             assert!(asked > 0);
-            let gated = outcomes(&text(&gated.stdout));
+            let gated = outcomes(text(&gated.stdout));
             assert_eq!(gated.len(), attempts.len(), "{shell:?} under {verdict:?}");
             for ((command, failure), (native, gated)) in
                 attempts.iter().zip(native.iter().zip(&gated))
