@@ -124,7 +124,7 @@ once() {
   esac
   [[ $mode != wrapped ]] || set -- "EXEC_WRAPPER=$wrapper" "$@"
   # SHLVL and _ would differ by what starts the shell.
-  env -i HOME="$T" LC_ALL=C TERM=dumb PATH=/usr/bin:/bin F="$F" PASSTHROUGH_LOG="$log" "$@" \
+  env -i HOME="$T" TMPPREFIX="$T/zsh" LC_ALL=C TERM=dumb PATH=/usr/bin:/bin F="$F" PASSTHROUGH_LOG="$log" "$@" \
     "${pre[@]}" timeout 30 "$T/bin/$kind" "${flags[@]}" -c "$snippet" \
     >"$T/out.$mode" 2>"$T/err.$mode" </dev/null || status=$?
   echo "$status" >"$T/status.$mode"

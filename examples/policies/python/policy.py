@@ -1,6 +1,8 @@
 """A policy service in Python: `git push` is refused, `date` escalated, all else runs.
 
 Needs nothing of execgate but its proto files:
+    cd examples/policies/python
+    python3 -m venv venv && . venv/bin/activate
     pip install -r requirements.txt
     python -m grpc_tools.protoc -I ../../../proto --python_out=. --grpc_python_out=. \
         ../../../proto/execgate/policy/v1/*.proto

@@ -25,7 +25,7 @@ pub const MAX_FILE_SIZE: u64 = 1 << 20;
 const MAX_STEPS: u64 = 5_000_000;
 const MAX_HEAP: usize = 256 << 20;
 const MAX_CALLS: usize = 64;
-const MAX_TIME: Duration = Duration::from_secs(10);
+const MAX_TIME: Duration = Duration::from_secs(60);
 
 /// The interpreter recurses over nested expressions; a file of nothing but brackets must not end the
 /// service. Takes some ten thousand levels; address space, not memory, until it is used.
