@@ -84,6 +84,12 @@ fn wait_until(condition: impl Fn() -> bool) {
     }
 }
 
+/// How many files a journal has left.
+fn files(directory: &tempfile::TempDir) -> usize {
+    let journal = directory.path().join("journal");
+    journal.read_dir().expect("a directory").count()
+}
+
 #[test]
 fn what_is_settled_is_forgotten_and_the_rest_is_anothers_to_deliver() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -111,15 +117,7 @@ fn what_is_settled_is_forgotten_and_the_rest_is_anothers_to_deliver() {
     session.delivered().expect("a file");
     next.close();
     third.close();
-    assert_eq!(
-        directory
-            .path()
-            .join("journal")
-            .read_dir()
-            .expect("it")
-            .count(),
-        0
-    );
+    assert_eq!(files(&directory), 0);
 }
 
 #[test]
@@ -133,15 +131,7 @@ fn a_session_that_has_delivered_all_leaves_nothing() {
     assert_eq!(fate(&attendance), Fate::Settled);
     assert_eq!(journal.left().expect("a directory").len(), 0);
     journal.close();
-    assert_eq!(
-        directory
-            .path()
-            .join("journal")
-            .read_dir()
-            .expect("it")
-            .count(),
-        0
-    );
+    assert_eq!(files(&directory), 0);
 }
 
 #[test]

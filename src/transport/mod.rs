@@ -14,3 +14,4 @@ pub use files::{
     trusted, unusable,
 };
 pub use stream::Stream;
+pub(crate) use stream::writes_go_to;
