@@ -215,6 +215,8 @@ t 'which and type ask for nothing' 'PATH=$F/noexec:$F/good; type cmd; command -v
 
 # --- what can't be executed ---
 for file in missing noexec/cmd isdir/cmd isdir plain/x dangling loop fifo plain "$(printf '%0300d' 0)" ''; do
+  # bash itself waits for whoever might write to it.
+  [[ $kind != bash || $file != fifo ]] || continue
   t "not executable: ${file:0:20}" "$F/$file a; echo \$?" ''
   t "not executable, exec: ${file:0:20}" "exec $F/$file a; echo \$?" ''
 done
