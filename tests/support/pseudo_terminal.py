@@ -57,6 +57,7 @@ class Terminal:
         self.prompt_shown = None
         self.prompt_answered = None
         self.tail = b""
+        self.quiet_since = time.monotonic()
         self.step = "start"
         self.size(24, 200)
 
@@ -94,6 +95,7 @@ class Terminal:
             new = b""
         if not new:
             self.fail(f"the shell is gone, and {why}")
+        self.quiet_since = time.monotonic()
         self.seen += new
         self.tail = self.tail[-64:] + new
         for shown in SHOWN_PROMPT.finditer(self.tail):
@@ -120,9 +122,20 @@ class Terminal:
         self.seen = self.seen[found.end():]
         return found
 
+    def has_prompt(self):
+        """Whether the shell shows a new prompt. zsh 5.9 leaves one out that it is about to draw when a job's
+        state changes just then, and waits for what is typed: an empty line has it draw the next."""
+        if self.prompt_shown not in (None, self.prompt_answered):
+            return True
+        is_left_out = self.kind == "zsh" and self.prompt_shown and self.is_edited()
+        if is_left_out and time.monotonic() > self.quiet_since + 2:
+            self.quiet_since = time.monotonic()
+            self.send("\r")
+        return False
+
     def prompt(self):
         """Waits for a prompt that answers what was typed, with the shell's line editor behind it."""
-        self.wait("no new prompt", lambda: self.prompt_shown not in (None, self.prompt_answered))
+        self.wait("no new prompt", self.has_prompt)
         self.shell = int(self.prompt_shown.split(b".")[0])
         self.wait("no shell with the terminal", self.shell_has_terminal)
         self.wait("no line editor", self.is_edited)
@@ -138,6 +151,7 @@ class Terminal:
         self.prompt()
         self.prompt_answered = self.prompt_shown
         self.seen = b""
+        self.quiet_since = time.monotonic()
         self.send(text + "\r")
 
     def run(self, text):
