@@ -56,7 +56,8 @@ The command is one string for the shell. Several words are quoted and joined, so
 
 With --output json the result is one object: exit_code, stdout, stderr, output (both in the order
 of their arrival), truncated (whether more came than the 64 MiB of each that are kept), duration
-(in seconds), timed_out (the program itself then exits with 124), and verdicts (how many execs were decided as run, escalate, deny).
+(in seconds), timed_out (the program itself then exits with 124), and verdicts (how many execs were
+decided as run, escalate, deny).
 ";
 
 /// What both commands take.

@@ -124,11 +124,7 @@ impl PolicyLink {
     /// The execs for which a person is deciding, with what their users may be told.
     #[must_use]
     pub fn waiting_for_persons(&self) -> Vec<PersonWait> {
-        let sessions: Vec<_> = {
-            let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            sessions.iter().filter_map(Weak::upgrade).collect()
-        };
-        sessions
+        self.live_sessions()
             .iter()
             .flat_map(|session| session.waiting_for_persons())
             .collect()
@@ -137,11 +133,15 @@ impl PolicyLink {
     /// How many events are kept until they are sent or acknowledged, over all sessions.
     #[must_use]
     pub fn queued_events(&self) -> usize {
-        let sessions: Vec<_> = {
-            let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            sessions.iter().filter_map(Weak::upgrade).collect()
-        };
-        sessions.iter().map(|session| session.queued_events()).sum()
+        self.live_sessions()
+            .iter()
+            .map(|session| session.queued_events())
+            .sum()
+    }
+
+    fn live_sessions(&self) -> Vec<Arc<Shared>> {
+        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Waits, `within` at most, until all sessions have ended and delivered their events. To be

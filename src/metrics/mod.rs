@@ -59,51 +59,49 @@ impl GateMetrics {
     /// Those of a gate with this link.
     #[must_use]
     pub fn new(link: Arc<PolicyLink>) -> Self {
-        let mut registry = Registry::with_prefix("execgate");
-        let metrics = Self {
+        let mut metrics = Self {
             execs: Family::default(),
             withdrawn: Counter::default(),
             wait: latency(),
             decision: latency(),
             deciding: Gauge::default(),
             sessions: Gauge::default(),
-            registry: Registry::default(),
+            registry: Registry::with_prefix("execgate"),
         };
-        registry.register(
+        metrics.registry.register(
             "execs",
             "Execs that the gate acted on, by what it did and why; the code reused is a verdict that was kept",
             metrics.execs.clone(),
         );
-        registry.register(
+        metrics.registry.register(
             "execs_withdrawn",
             "Execs that needed no verdict any more: their process or session went away",
             metrics.withdrawn.clone(),
         );
-        registry.register(
+        metrics.registry.register(
             "exec_wait_seconds",
             "Time that a process waited, from the gate's receipt of its question to the gate's answer",
             metrics.wait.clone(),
         );
-        registry.register(
+        metrics.registry.register(
             "policy_decision_seconds",
             "The part of it that the policy took: the link to the service, the service, and the way back",
             metrics.decision.clone(),
         );
-        registry.register(
+        metrics.registry.register(
             "execs_deciding",
             "Execs that wait for a verdict now",
             metrics.deciding.clone(),
         );
-        registry.register(
+        metrics.registry.register(
             "sessions",
             "Sessions that are open now",
             metrics.sessions.clone(),
         );
-        registry.register_collector(Box::new(LinkNumbers(link)));
-        Self {
-            registry,
-            ..metrics
-        }
+        metrics
+            .registry
+            .register_collector(Box::new(LinkNumbers(link)));
+        metrics
     }
 
     fn acted(&self, verdict: &Verdict, waited: Duration) {
