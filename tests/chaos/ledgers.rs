@@ -8,19 +8,38 @@ use serde_json::Value;
 
 use crate::play::{Outcome, ledger};
 
+/// How many execs a gate decided, and how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Verdicts {
+    pub(crate) run: u64,
+    pub(crate) deny: u64,
+}
+
+impl Verdicts {
+    /// What a gate printed at its end.
+    pub(crate) fn printed(output: &str) -> Option<Self> {
+        let output: Value = serde_json::from_str(output).ok()?;
+        Some(Self {
+            run: output["verdicts"]["run"].as_u64()?,
+            deny: output["verdicts"]["deny"].as_u64()?,
+        })
+    }
+}
+
 /// What doesn't agree. Empty: all does.
 pub(crate) fn compare(directory: &Path, outcome: &Outcome) -> Vec<String> {
     let mut findings = outcome.findings.clone();
     let ran = ran(directory, &mut findings);
     let execs = audit(directory);
     let mut stored = BTreeMap::new();
-    let mut run_by_gate: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut by_gate: BTreeMap<&str, Verdicts> = BTreeMap::new();
     for exec in &execs {
         let gate = exec["labels"]["gate"].as_str().unwrap_or_default();
+        let verdicts = by_gate.entry(gate).or_default();
         let is_run = exec["verdict"] == "run" && exec["code"] == "verdict";
-        *run_by_gate.entry(gate).or_default() += u64::from(is_run);
-        let command = exec["argv"][2].as_str().unwrap_or_default();
-        if let Some(id) = command.split_whitespace().nth(1)
+        verdicts.run += u64::from(is_run);
+        verdicts.deny += u64::from(exec["verdict"] == "deny");
+        if let Some(id) = id(exec)
             && stored.insert(id.to_owned(), exec).is_some()
         {
             findings.push(format!("{id} is in the store twice"));
@@ -72,11 +91,9 @@ pub(crate) fn compare(directory: &Path, outcome: &Outcome) -> Vec<String> {
 
     // What gates that came to their ends say that they decided.
     for (gate, decided) in &outcome.decided {
-        let stored = run_by_gate.get(gate.as_str()).copied().unwrap_or_default();
+        let stored = by_gate.get(gate.as_str()).copied().unwrap_or_default();
         if stored != *decided {
-            findings.push(format!(
-                "{gate} decided {decided} execs, and {stored} are stored"
-            ));
+            findings.push(format!("{gate} says {decided:?}, and {stored:?} is stored"));
         }
     }
     findings.extend(histories(directory, outcome));
@@ -85,10 +102,23 @@ pub(crate) fn compare(directory: &Path, outcome: &Outcome) -> Vec<String> {
          the service went the verdict on {taken_along} execs",
         ran.len(),
         execs.len(),
-        run_by_gate.len(),
+        by_gate.len(),
         outcome.killed.len()
     );
     findings
+}
+
+/// What is stored of each command that has an id.
+pub(crate) fn stored(directory: &Path) -> BTreeMap<String, Value> {
+    let execs = audit(directory).into_iter();
+    execs
+        .filter_map(|exec| Some((id(&exec)?.to_owned(), exec)))
+        .collect()
+}
+
+/// The id that a command was to write down.
+fn id(exec: &Value) -> Option<&str> {
+    exec["argv"][2].as_str()?.split_whitespace().nth(1)
 }
 
 /// What ran, each once.

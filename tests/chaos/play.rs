@@ -9,6 +9,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::ledgers::Verdicts;
+
 /// How many gates are there at a time, and how many commands each executes.
 const GATES: u64 = 3;
 const COMMANDS: u64 = 40;
@@ -26,8 +28,8 @@ pub(crate) enum Trouble {
 /// What the gates say of themselves.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// By gate: how many execs it decided to run. Of those that came to their ends.
-    pub(crate) decided: BTreeMap<String, u64>,
+    /// What the gates that came to their ends say they decided.
+    pub(crate) decided: BTreeMap<String, Verdicts>,
     pub(crate) killed: BTreeSet<String>,
     /// What shouldn't have happened.
     pub(crate) findings: Vec<String>,
@@ -82,8 +84,9 @@ impl Play {
             signal(service.id(), "TERM");
             let _ = service.wait();
         }
-        self.wait_for_silence();
-        std::mem::take(self.outcome.get_mut().expect("no panic"))
+        let mut outcome = std::mem::take(self.outcome.get_mut().expect("no panic"));
+        outcome.findings.extend(left_running(&self.directory));
+        outcome
     }
 
     /// One gate after another.
@@ -155,20 +158,17 @@ impl Play {
             return;
         }
         let output = std::fs::read_to_string(self.directory.join(format!("{name}.out")));
-        let output: serde_json::Value =
-            serde_json::from_str(&output.expect("a file")).unwrap_or_default();
-        let run = output["verdicts"]["run"].as_u64();
-        let denied = output["verdicts"]["deny"].as_u64();
-        if !status.success() || denied != Some(0) {
+        let decided = Verdicts::printed(&output.expect("a file"));
+        if !status.success() || decided.is_none_or(|decided| decided.deny > 0) {
             let errors = std::fs::read_to_string(self.directory.join(format!("{name}.err")));
             outcome.findings.push(format!(
-                "{name} ended with {status} and {output}: {}",
+                "{name} ended with {status} and {decided:?}: {}",
                 errors.unwrap_or_default()
             ));
         }
         outcome
             .decided
-            .insert(name.to_owned(), run.unwrap_or_default());
+            .insert(name.to_owned(), decided.unwrap_or_default());
     }
 
     /// Something befalls somebody.
@@ -276,28 +276,6 @@ impl Play {
         }
     }
 
-    /// Waits until none of the play's processes is there any more.
-    fn wait_for_silence(&self) {
-        let began = Instant::now();
-        let marker = self.directory.to_string_lossy().into_owned();
-        loop {
-            let entries = std::fs::read_dir("/proc").expect("/proc");
-            let there: Vec<_> = entries
-                .filter_map(|entry| std::fs::read(entry.ok()?.path().join("cmdline")).ok())
-                .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
-                .filter(|line| line.contains(&marker))
-                .collect();
-            if there.is_empty() {
-                return;
-            }
-            if began.elapsed() > Duration::from_secs(20) {
-                self.found(format!("still there: {there:?}"));
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
     fn count(&self, trouble: Trouble) {
         let mut outcome = self.outcome.lock().expect("no panic");
         *outcome.troubles.entry(trouble).or_default() += 1;
@@ -311,6 +289,27 @@ impl Play {
 
 pub(crate) fn ledger(directory: &Path) -> PathBuf {
     directory.join("ledger")
+}
+
+/// Processes that name the directory and don't come to their ends. None is left as a rule.
+pub(crate) fn left_running(directory: &Path) -> Option<String> {
+    let began = Instant::now();
+    let marker = directory.to_string_lossy().into_owned();
+    loop {
+        let entries = std::fs::read_dir("/proc").expect("/proc");
+        let there: Vec<_> = entries
+            .filter_map(|entry| std::fs::read(entry.ok()?.path().join("cmdline")).ok())
+            .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
+            .filter(|line| line.contains(&marker))
+            .collect();
+        if there.is_empty() {
+            return None;
+        }
+        if began.elapsed() > Duration::from_secs(20) {
+            return Some(format!("still there: {there:?}"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn pick<'a>(

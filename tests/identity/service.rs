@@ -1,8 +1,6 @@
 //! The reference policy service as a process, with the credentials of a test.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,6 +9,7 @@ use std::time::{Duration, Instant};
 use execgate::link::CertificateFiles;
 use sha2::{Digest, Sha256};
 
+use crate::pki::write_secret;
 use crate::process::{PATIENCE, Running};
 
 /// Tells who asks, in the reason of a denial.
@@ -75,18 +74,6 @@ impl Place {
             .query_row(query, [], |row| row.get(0))
             .expect("a number")
     }
-}
-
-/// Writes a file that is private, whole, in place of what was there.
-pub(crate) fn write_secret(path: &Path, content: &str) {
-    let _ = std::fs::remove_file(path);
-    std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-        .and_then(|mut file| file.write_all(content.as_bytes()))
-        .expect("a file");
 }
 
 fn replace(path: &Path, content: &str) {
