@@ -32,13 +32,21 @@ pub(crate) fn compare(directory: &Path, outcome: &Outcome) -> Vec<String> {
     let ran = ran(directory, &mut findings);
     let execs = audit(directory);
     let mut stored = BTreeMap::new();
+    let mut denied: BTreeMap<&str, u64> = BTreeMap::new();
     let mut by_gate: BTreeMap<&str, Verdicts> = BTreeMap::new();
     for exec in &execs {
         let gate = exec["labels"]["gate"].as_str().unwrap_or_default();
         let verdicts = by_gate.entry(gate).or_default();
         let is_run = exec["verdict"] == "run" && exec["code"] == "verdict";
         verdicts.run += u64::from(is_run);
-        verdicts.deny += u64::from(exec["verdict"] == "deny");
+        if exec["verdict"] == "deny" {
+            verdicts.deny += 1;
+            let code = exec["code"].as_str().unwrap_or_default();
+            if !outcome.may_deny.contains(&code) {
+                findings.push(format!("denied, and nothing was the matter: {exec}"));
+            }
+            *denied.entry(code).or_default() += 1;
+        }
         if let Some(id) = id(exec)
             && stored.insert(id.to_owned(), exec).is_some()
         {
@@ -98,8 +106,8 @@ pub(crate) fn compare(directory: &Path, outcome: &Outcome) -> Vec<String> {
     }
     findings.extend(histories(directory, outcome));
     eprintln!(
-        "{} commands ran, {} execs of {} gates are stored, {} gates were killed, and with them and \
-         the service went the verdict on {taken_along} execs",
+        "{} commands ran, {} execs of {} gates are stored, {denied:?} denied, {} gates were killed, and \
+         with them and the service went the verdict on {taken_along} execs",
         ran.len(),
         execs.len(),
         by_gate.len(),
@@ -188,6 +196,7 @@ fn histories(directory: &Path, outcome: &Outcome) -> Vec<String> {
              OR max(sequence) IS NOT (SELECT max(sequence) FROM events AS e
                  WHERE e.session_id = events.session_id AND kind = 'session-ended')"
     )));
+    // What is denied because it couldn't be recorded isn't asked about.
     for (before, after) in [
         ("exec-requested", "exec-decided"),
         ("exec-decided", "exec-finished"),
@@ -196,7 +205,9 @@ fn histories(directory: &Path, outcome: &Outcome) -> Vec<String> {
             "SELECT '{after} before {before} in ' || a.session_id || ', exec ' || a.exec_id
              FROM events AS a LEFT JOIN events AS b ON a.session_id = b.session_id
                  AND a.exec_id = b.exec_id AND b.kind = '{before}' AND b.sequence < a.sequence
-             WHERE a.kind = '{after}' AND b.sequence IS NULL"
+             WHERE a.kind = '{after}' AND b.sequence IS NULL AND NOT EXISTS (
+                 SELECT 1 FROM execs WHERE execs.session_id = a.session_id
+                     AND execs.exec_id = a.exec_id AND code = 'unrecorded')"
         )));
     }
     findings

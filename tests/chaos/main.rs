@@ -2,7 +2,8 @@
 //! by the side effect of each command; of what the gates decided, by what they print at their ends; and of
 //! what the service has stored.
 //!
-//! - Kills and stops of the policy service, gates, and both, at random moments.
+//! - Kills and stops of the policy service, gates, and both, at random moments, and a full disk under the
+//!   journal.
 //! - A network between gates and service that is cut, slow, lossy.
 //!
 //! `make chaos` runs the long form. `CHAOS_SEED` repeats the choices of a run, though not the machine's
@@ -17,6 +18,8 @@
     reason = "what fails here fails the test"
 )]
 
+#[path = "../e2e/disk.rs"]
+mod disk;
 mod ledgers;
 mod network;
 #[path = "../identity/pki.rs"]

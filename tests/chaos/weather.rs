@@ -77,7 +77,10 @@ pub(crate) fn endure(
         );
         (temper, gate)
     });
-    let mut outcome = Outcome::default();
+    let mut outcome = Outcome {
+        may_deny: &["timed-out", "unreachable"],
+        ..Outcome::default()
+    };
     place.wait_for_commands(AFTERWARDS, &mut outcome);
 
     network.set(weather);
@@ -313,9 +316,7 @@ impl Place {
                 "0" => field("verdict") == "run" && field("code") == "verdict" && ran.contains(id),
                 "1" => {
                     *denied.entry(field("code").to_owned()).or_default() += 1;
-                    field("verdict") == "deny"
-                        && ["timed-out", "unreachable"].contains(&field("code"))
-                        && !ran.contains(id)
+                    field("verdict") == "deny" && !ran.contains(id)
                 }
                 _ => false,
             };

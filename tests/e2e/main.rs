@@ -16,6 +16,8 @@ mod broken_services;
 mod bytes;
 mod command_line;
 mod crowds;
+#[allow(dead_code, reason = "the tests of chaos use the rest")]
+mod disk;
 mod embedding;
 mod gate;
 mod help;
