@@ -71,6 +71,8 @@ impl Play {
     pub(crate) fn new(directory: &Path, shell: &Path, seed: u64) -> Self {
         std::fs::write(directory.join("rules.star"), "fallback(\"run\")\n").expect("rules");
         std::fs::write(ledger(directory), "").expect("a ledger");
+        let pause = Command::new("mkfifo").arg(directory.join("pause")).status();
+        assert!(pause.expect("mkfifo").success());
         let disk = Disk::mount(directory.join("disk"), DISK);
         if disk.is_none() {
             eprintln!("\n*** LEFT OUT: a full disk under the journal; mounting takes privileges\n");
@@ -133,7 +135,8 @@ impl Play {
             let name = format!("g{number}");
             let script = format!(
                 "i=0; while [ $i -lt {COMMANDS} ]; do \
-                     /bin/sh -c \"echo {name}-$i >>{}\" || [ $? = 1 ] || exit 2; i=$((i+1)); \
+                     /bin/sh -c \"echo {name}-$i >>{}\" || {{ [ $? = 1 ] || exit 2; \
+                     read -rt 0.1 _ <>pause; }}; i=$((i+1)); \
                  done",
                 ledger(&self.directory).display()
             );

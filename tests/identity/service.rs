@@ -127,6 +127,15 @@ impl Service {
         self.running.signal(name);
     }
 
+    /// Memory that it occupies.
+    pub(crate) fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.running.id()));
+        let status = status.expect("it is running");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        number.expect("a number").parse().expect("a number")
+    }
+
     pub(crate) fn log(&self) -> String {
         self.running.stderr()
     }
