@@ -51,6 +51,8 @@ const MAX_CALLS: Bounds = Bounds {
 };
 /// Answers that may wait for a gate that doesn't read them.
 const QUEUED_ANSWERS: usize = 64;
+/// How long they wait. A gate reads all the time, or it is no more.
+const READING_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a call may take to say which session it is.
 const OPENING_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a call that ends waits for its events to be stored.
@@ -60,6 +62,7 @@ const RESUMPTION_INTERVAL: Duration = Duration::from_secs(1);
 
 static REFUSED: Throttle = Throttle::new(Duration::from_secs(1));
 static TRESPASSES: Throttle = Throttle::new(Duration::from_secs(1));
+static UNREAD: Throttle = Throttle::new(Duration::from_secs(1));
 static FULL: Throttle = Throttle::new(Duration::from_secs(1));
 
 /// The policy service.
@@ -185,7 +188,8 @@ impl Call {
                     tracing::warn!(%gate, ?code, held_back, "refused a call: {text}");
                 }
                 // Nobody reads it if the gate is gone.
-                let _ = self.answers.send(Err(status)).await;
+                let sending = self.answers.send(Err(status));
+                let _ = tokio::time::timeout(READING_PATIENCE, sending).await;
             }
         }
     }
@@ -396,7 +400,18 @@ impl Call {
         let response = v1::SessionResponse {
             answer: Some(answer),
         };
-        self.answers.send(Ok(response)).await.map_err(|_| Gone)
+        let sending = self.answers.send(Ok(response));
+        let Ok(sent) = tokio::time::timeout(READING_PATIENCE, sending).await else {
+            if let Some(held_back) = UNREAD.admit() {
+                tracing::warn!(
+                    gate = %self.caller.gate, held_back,
+                    "ending a call: the gate has read none of its answers for {} seconds",
+                    READING_PATIENCE.as_secs()
+                );
+            }
+            return Err(Gone);
+        };
+        sent.map_err(|_| Gone)
     }
 }
 
