@@ -82,7 +82,7 @@ const ROOMS: [Room; 14] = [
     },
     Room {
         name: "metrics",
-        rooms: &["model", "server", "link"],
+        rooms: &["model", "server", "link", "journal"],
         crates: Crates::Any,
     },
     Room {

@@ -2,7 +2,7 @@ use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use prost::Message;
 use prost::bytes::Bytes;
@@ -13,9 +13,10 @@ use tonic::Code;
 
 use super::codec::BODY_LIMIT;
 use super::counters::{Counter, Tally};
+use super::load::Shares;
 use super::options::{Audit, LinkOptions, OnUnavailable};
 use super::route::Others;
-use super::state::{AttemptNow, CallNumber, Expiry, Refusal, SessionState, Stray, ToSend};
+use super::state::{AttemptNow, CallNumber, Expiry, Load, Refusal, SessionState, Stray, ToSend};
 use crate::journal::{Attendance, Changes, Fate, Since, Source};
 use crate::model::{
     DecisionCode, EscalationDecision, ExecId, InterceptedExec, SessionEvent, SessionId, Verdict,
@@ -49,6 +50,8 @@ pub(super) struct Shared {
     first: SessionRequest,
     /// The journal's attention, where there is a journal.
     attendance: OnceLock<Attendance>,
+    /// The session's part of what all sessions may have.
+    shares: Shares,
 }
 
 #[derive(Debug)]
@@ -56,6 +59,8 @@ struct Locked {
     state: SessionState<Asker>,
     /// The transport, when it waits for something to send.
     transport: Option<Waker>,
+    /// What of the session is noted in its shares.
+    noted: Load,
 }
 
 /// Who waits for an answer.
@@ -198,7 +203,7 @@ impl EscalationPolicy for SessionLink {
         }
         let body = Bytes::from(event.encode_to_vec());
         self.shared.tell(|state| {
-            state.record(body);
+            state.record(body, Instant::now());
             if is_last {
                 state.finish();
             }
@@ -242,6 +247,7 @@ impl Shared {
     pub(super) fn new(
         options: Arc<LinkOptions>,
         tally: Arc<Tally>,
+        shares: Shares,
         session: SessionContext,
     ) -> Self {
         let mut first = pb::session_started(
@@ -257,6 +263,7 @@ impl Shared {
             locked: Mutex::new(Locked {
                 state,
                 transport: None,
+                noted: Load::default(),
             }),
             attempt_now: Notify::new(),
             over: CancellationToken::new(),
@@ -266,6 +273,7 @@ impl Shared {
             environment: Mutex::default(),
             first,
             attendance: OnceLock::new(),
+            shares,
         }
     }
 
@@ -351,15 +359,23 @@ impl Shared {
 
     /// Changes the state, where that gives the transport nothing to send.
     pub(super) fn update<T>(&self, change: impl FnOnce(&mut SessionState<Asker>) -> T) -> T {
-        change(&mut self.lock().state)
+        let mut locked = self.lock();
+        let changed = change(&mut locked.state);
+        self.note(&mut locked);
+        changed
     }
 
     /// Changes the state, and tells the transport that there may be something to send.
     fn tell<T>(&self, change: impl FnOnce(&mut SessionState<Asker>) -> T) -> T {
         let (value, dropped, transport) = {
             let mut locked = self.lock();
+            self.shares.allow(&mut locked.state);
             let value = change(&mut locked.state);
-            (value, locked.state.shed(), locked.transport.take())
+            self.note(&mut locked);
+            self.shares.allow(&mut locked.state);
+            let dropped = locked.state.shed();
+            self.note(&mut locked);
+            (value, dropped, locked.transport.take())
         };
         if let Some(transport) = transport {
             transport.wake();
@@ -371,6 +387,11 @@ impl Shared {
         value
     }
 
+    fn note(&self, locked: &mut Locked) {
+        let load = locked.state.load();
+        self.shares.note(&mut locked.noted, load);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Locked> {
         // No change panics half-way, so a panic elsewhere can't have spoiled the state.
         self.locked.lock().unwrap_or_else(PoisonError::into_inner)
@@ -380,6 +401,7 @@ impl Shared {
     pub(super) fn next_to_send(&self, call: CallNumber, waker: &Waker) -> ToSend {
         let mut locked = self.lock();
         let next = locked.state.next(call);
+        self.note(&mut locked);
         if next == ToSend::Wait {
             locked.transport = Some(waker.clone());
         }
@@ -517,6 +539,13 @@ impl Shared {
         }
     }
 
+    /// The service has answered a call.
+    pub(super) fn call_answered(&self, number: CallNumber) {
+        if number.is_another() {
+            self.tally.resumed_calls.add(1);
+        }
+    }
+
     /// The call has ended or failed: records that, and answers those who wait no longer.
     pub(super) fn call_ended(&self, others: Others, next: Reconnect, cause: &str) {
         // Telling has the transport of the ended call look again, and find that it has ended.
@@ -533,11 +562,12 @@ impl Shared {
         let reason = WithdrawalReason::DeadlinePassed;
         let withdrawn = pb::exec_withdrawn(exec, reason, SystemTime::now());
         let body = withdrawn.encode_to_vec().into();
-        self.tell(|state| state.record(body));
+        self.tell(|state| state.record(body, Instant::now()));
     }
 
-    pub(super) fn queued_events(&self) -> usize {
-        self.update(|state| state.queued())
+    /// How long ago the oldest event was that isn't settled.
+    pub(super) fn oldest_event(&self) -> Option<Duration> {
+        self.shares.oldest_event()
     }
 
     pub(super) fn waiting_for_persons(&self) -> Vec<PersonWait> {

@@ -63,6 +63,8 @@ pub struct Verdict {
     pub policy_revision: String,
     /// How it may be used again; `None`: not at all.
     pub reuse: Option<Reuse>,
+    /// How long the policy service says that it took; `None`: it doesn't say.
+    pub service_time: Option<Duration>,
 }
 
 /// How a verdict may be used again without asking.
@@ -118,6 +120,7 @@ impl From<EscalationDecision> for Verdict {
             rule: String::new(),
             policy_revision: String::new(),
             reuse: None,
+            service_time: None,
         }
     }
 }
@@ -146,6 +149,19 @@ pub enum DecisionCode {
 }
 
 impl DecisionCode {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Verdict,
+        Self::Reused,
+        Self::TimedOut,
+        Self::Unreachable,
+        Self::PolicyError,
+        Self::Overloaded,
+        Self::SessionEnded,
+        Self::InvalidRequest,
+        Self::Unrecorded,
+    ];
+
     /// The code's stable name, such as `timed-out`.
     #[must_use]
     pub fn as_str(self) -> &'static str {

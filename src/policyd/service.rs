@@ -15,7 +15,7 @@
 //! a session is its gate's, and no other's.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -313,8 +313,9 @@ impl Call {
                     let Some(request) = event.map_err(|status| unreadable(&status))? else {
                         return Ok(());
                     };
+                    let received = Instant::now();
                     within_bounds(&request)?;
-                    let answer = self.react(session, conversation, &request).await?;
+                    let answer = self.react(session, conversation, &request, received).await?;
                     if let Some(journal) = &mut journal {
                         journal.record(request, answer);
                     }
@@ -340,15 +341,17 @@ impl Call {
         session: &SessionFacts,
         conversation: Conversation,
         request: &v1::SessionRequest,
+        received: Instant,
     ) -> Result<Option<v1::Verdict>, End> {
         match &request.event {
             // Nobody waits for the verdict any more.
             Some(Event::ExecRequested(_)) if conversation == Conversation::Delivery => Ok(None),
             Some(Event::ExecRequested(exec)) => {
-                let verdict = {
+                let mut verdict = {
                     let rules = Arc::clone(&self.setting.rules.borrow());
                     verdict(&rules, session, exec)
                 };
+                verdict.service_time = received.elapsed().try_into().ok();
                 self.answer(Answer::Verdict(verdict.clone())).await?;
                 Ok(Some(verdict))
             }
@@ -530,6 +533,7 @@ fn verdict(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> v
         rule,
         policy_revision: rules.revision().to_owned(),
         reuse: reuse.map(reuse_message),
+        service_time: None,
     }
 }
 
@@ -649,6 +653,7 @@ mod tests {
                 rule: "n".to_owned(),
                 policy_revision: rules.revision().to_owned(),
                 reuse: None,
+                service_time: None,
             }
         );
     }

@@ -17,6 +17,7 @@ mod bytes;
 mod command_line;
 mod crowds;
 mod embedding;
+mod exposition;
 mod gate;
 mod help;
 mod identity;
