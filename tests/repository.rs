@@ -88,7 +88,13 @@ const ROOMS: [Room; 14] = [
     Room {
         name: "logging",
         rooms: &[],
-        crates: Crates::Only(&["tracing-appender", "tracing-subscriber"]),
+        crates: Crates::Only(&[
+            "clap",
+            "humantime",
+            "serde_json",
+            "tracing-appender",
+            "tracing-subscriber",
+        ]),
     },
     Room {
         name: "policyd",

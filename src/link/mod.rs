@@ -222,6 +222,11 @@ impl EscalationPolicy for PolicyLink {
             self.pools.shares(&self.options),
             session.clone(),
         ));
+        tracing::info!(
+            session = %session.description.id,
+            trace = shared.trace().trace(),
+            "a session begins"
+        );
         shared.attend();
         self.start_backlog();
         {

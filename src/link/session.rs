@@ -428,10 +428,7 @@ impl Shared {
         match answer {
             Ok(Answer::Verdict { exec, verdict }) => {
                 let verdict = verdict.unwrap_or_else(|broken| {
-                    self.warn(
-                        &self.tally.broken_verdicts,
-                        &format_args!("exec {exec}: {broken}"),
-                    );
+                    self.warn(&self.tally.broken_verdicts, Some(exec), &broken);
                     Verdict::from(broken)
                 });
                 self.in_force(&verdict.policy_revision);
@@ -490,7 +487,7 @@ impl Shared {
             }
             Err(broken) => {
                 self.update(|state| state.heard(pb::Acknowledgement::None));
-                self.warn(&self.tally.broken_answers, &broken);
+                self.warn(&self.tally.broken_answers, None, &broken);
             }
         }
     }
@@ -507,27 +504,40 @@ impl Shared {
         match stray {
             Stray::Unknown => self.warn(
                 &self.tally.unknown_verdicts,
-                &format_args!("exec {exec} was never asked"),
+                Some(exec),
+                &"the exec was never asked",
             ),
             Stray::Superfluous => self.warn(
                 &self.tally.superfluous_verdicts,
-                &format_args!("exec {exec} isn't open any more"),
+                Some(exec),
+                &"the exec isn't open any more",
             ),
         }
     }
 
     /// Counts, and logs the first, second, fourth and so on, so that a service can't flood the log.
-    fn warn(&self, counter: &Counter, what: &dyn std::fmt::Display) {
+    fn warn(&self, counter: &Counter, exec: Option<ExecId>, what: &dyn std::fmt::Display) {
         let count = counter.add(1);
         if count.is_power_of_two() {
-            tracing::warn!(session = %self.session.description.id, count, "ignored an answer: {what}");
+            tracing::warn!(
+                session = %self.session.description.id,
+                exec = exec.map(tracing::field::display),
+                trace = self.trace().trace(),
+                count,
+                "ignored an answer: {what}"
+            );
         }
     }
 
     pub(super) fn lost(&self, events: u64, why: &str) {
         let lost = self.tally.lost_events.add(events);
         if (lost - events).checked_ilog2() != lost.checked_ilog2() {
-            tracing::warn!(session = %self.session.description.id, lost, "events were lost: {why}");
+            tracing::warn!(
+                session = %self.session.description.id,
+                trace = self.trace().trace(),
+                lost,
+                "events were lost: {why}"
+            );
         }
     }
 

@@ -16,6 +16,18 @@ pub enum EscalationDecision {
     },
 }
 
+impl EscalationDecision {
+    /// Its stable name: `run`, `escalate` or `deny`.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Escalate(_) => "escalate",
+            Self::Deny { .. } => "deny",
+        }
+    }
+}
+
 /// How an escalated command is confined instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EscalationExecution {

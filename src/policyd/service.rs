@@ -115,6 +115,7 @@ impl PolicyService for RulesService {
             events: request.into_inner(),
             answers,
             caller,
+            session: None,
             setting: self.setting.clone(),
             _admitted: admitted,
         };
@@ -169,6 +170,8 @@ struct Call {
     events: Streaming<v1::SessionRequest>,
     answers: mpsc::Sender<Result<v1::SessionResponse, Status>>,
     caller: Caller,
+    /// The session that it is about, once that is known; for the log.
+    session: Option<String>,
     setting: Setting,
     _admitted: Admitted<GateIdentity>,
 }
@@ -179,10 +182,11 @@ impl Call {
             Ok(()) | Err(End::Gone) => {}
             Err(End::Status(status)) => {
                 let (gate, code, text) = (&self.caller.gate, status.code(), status.message());
+                let (session, trace) = (self.session.as_deref(), self.trace_id());
                 if code == tonic::Code::Unavailable {
-                    tracing::info!(%gate, ?code, "ending a call: {text}");
+                    tracing::info!(session, %gate, trace, ?code, "ending a call: {text}");
                 } else if let Some(held_back) = REFUSED.admit() {
-                    tracing::warn!(%gate, ?code, held_back, "refused a call: {text}");
+                    tracing::warn!(session, %gate, trace, ?code, held_back, "refused a call: {text}");
                 }
                 // Nobody reads it if the gate is gone.
                 let _ = self.answers.send(Err(status)).await;
@@ -190,15 +194,20 @@ impl Call {
         }
     }
 
+    fn trace_id(&self) -> Option<&str> {
+        self.trace.as_ref().map(TraceParent::trace)
+    }
+
     async fn converse(&mut self) -> Result<(), End> {
         let (opening, session) = self.opening().await?;
+        self.session = Some(session.id.clone());
         let claimed = self.setting.owners.claim(&session.id, &self.caller.gate);
         claimed.map_err(|owner| self.trespass(&session.id, &owner))?;
         tracing::info!(
             session = session.id,
             gate = %self.caller.gate,
             hostname = session.hostname,
-            trace = self.trace.as_ref().map(TraceParent::trace),
+            trace = self.trace_id(),
             resumed = opening.sequence == 0,
             "session connected"
         );
@@ -241,7 +250,12 @@ impl Call {
                 return Err(not_stored().into());
             }
         }
-        tracing::info!(session = session.id, "session disconnected");
+        tracing::info!(
+            session = session.id,
+            gate = %self.caller.gate,
+            trace = self.trace_id(),
+            "session disconnected"
+        );
         ended
     }
 
@@ -328,7 +342,7 @@ impl Call {
     fn trespass(&self, session: &str, owner: &GateIdentity) -> Status {
         if let Some(held_back) = TRESPASSES.admit() {
             tracing::warn!(
-                session, %owner, gate = %self.caller.gate, held_back,
+                session, %owner, gate = %self.caller.gate, trace = self.trace_id(), held_back,
                 "a gate went on with a session that another one started; nothing of it is recorded"
             );
         }

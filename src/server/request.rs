@@ -420,6 +420,15 @@ impl<'a> Request<'a> {
             return Some(Input::AskerGone);
         }
         self.shared.count(&verdict.decision);
+        tracing::debug!(
+            session = %self.shared.context.description.id,
+            exec = %exec.id,
+            code = verdict.code.as_str(),
+            rule = verdict.rule,
+            waited = ?(self.delivered - self.began),
+            verdict = verdict.decision.as_str(),
+            "acted on an exec"
+        );
         self.shared.policy.observe(SessionEvent::ExecDecided {
             exec: exec.id,
             verdict,

@@ -22,6 +22,7 @@ mod gate;
 mod help;
 mod identity;
 mod journal;
+mod logs;
 mod machine;
 mod metrics;
 mod outages;
