@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use prost::bytes::Bytes;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, params};
 
 use super::directory;
@@ -119,6 +120,22 @@ impl std::ops::Neg for Growth {
     }
 }
 
+/// What a file looks like from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// A gate that lives has it.
+    Held,
+    /// Its gate is no more.
+    Left {
+        /// How many sessions are in it.
+        sessions: u64,
+        /// How many events.
+        events: u64,
+    },
+    /// It is no journal.
+    Unknown,
+}
+
 /// Which sessions of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Which {
@@ -224,6 +241,44 @@ impl JournalFile {
                 }
             }
             Err(error) if is_locked(&error) || !path.exists() => Ok(None),
+            Err(source) => Err(database(path, source)),
+        }
+    }
+
+    /// Looks at a file from outside, and leaves it as it is. Holds its lock for that moment, where no gate
+    /// does.
+    pub(super) fn look(path: &Path) -> Result<Seen, JournalError> {
+        let look = || -> rusqlite::Result<Seen> {
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+                | OpenFlags::SQLITE_OPEN_NO_MUTEX
+                | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+            let connection = Connection::open_with_flags(path, flags)?;
+            connection.busy_timeout(Duration::ZERO)?;
+            // Closing it would write its log into it.
+            connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+            connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+            let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get(0));
+            let found: (i64, i64) = (number("application_id")?, number("user_version")?);
+            if found != (APPLICATION_ID, SCHEMA_VERSION) {
+                return Ok(Seen::Unknown);
+            }
+            let count = |query| connection.query_row(query, [], |row| row.get(0).map(unsigned));
+            Ok(Seen::Left {
+                sessions: count("SELECT count(*) FROM sessions")?,
+                events: count("SELECT count(body) FROM events")?,
+            })
+        };
+        match look() {
+            Ok(Seen::Unknown) => Err(JournalError::Unknown {
+                path: path.to_owned(),
+            }),
+            Ok(seen) => Ok(seen),
+            Err(error) if is_locked(&error) => Ok(Seen::Held),
+            // It has gone meanwhile.
+            Err(_) if !path.exists() => Ok(Seen::Left {
+                sessions: 0,
+                events: 0,
+            }),
             Err(source) => Err(database(path, source)),
         }
     }

@@ -20,6 +20,7 @@
 mod directory;
 mod error;
 mod file;
+mod inspect;
 mod left;
 mod queue;
 mod writer;
@@ -31,6 +32,7 @@ use std::time::SystemTime;
 
 pub use error::JournalError;
 pub use file::KeptEvent;
+pub use inspect::Inspection;
 pub use left::{Left, LeftSession};
 pub use writer::{Attendance, Changes, Fate, Since, Source};
 
