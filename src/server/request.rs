@@ -63,6 +63,8 @@ struct Request<'a> {
     workdir: Option<OwnedFd>,
     child: Option<Child>,
     delivered: Instant,
+    /// How long the policy took to decide.
+    decided_in: Duration,
     /// The program as it was asked for, which may be relative.
     asked_file: OsString,
     /// What the wrapper sent while its command was being started.
@@ -111,6 +113,7 @@ impl<'a> Request<'a> {
             workdir: None,
             child: None,
             delivered: began,
+            decided_in: Duration::ZERO,
             asked_file: OsString::new(),
             early: VecDeque::new(),
             turn: None,
@@ -247,10 +250,12 @@ impl<'a> Request<'a> {
             return Input::Decided(verdict);
         }
         let asked = verdicts.age();
+        let asked_at = Instant::now();
         tokio::select! {
             biased;
             () = over.cancelled() => self.session_over(),
             verdict = policy.decide(&exec) => {
+                self.decided_in = asked_at.elapsed();
                 let verdict = denied_on_error(verdict);
                 verdicts.keep(&exec, self.pidfd.as_ref(), &verdict, asked);
                 Input::Decided(verdict)
@@ -415,10 +420,20 @@ impl<'a> Request<'a> {
             return Some(Input::AskerGone);
         }
         self.shared.count(&verdict.decision);
+        tracing::debug!(
+            session = %self.shared.context.description.id,
+            exec = %exec.id,
+            code = verdict.code.as_str(),
+            rule = verdict.rule,
+            waited = ?(self.delivered - self.began),
+            verdict = verdict.decision.as_str(),
+            "acted on an exec"
+        );
         self.shared.policy.observe(SessionEvent::ExecDecided {
             exec: exec.id,
             verdict,
             waited: self.delivered - self.began,
+            decided_in: self.decided_in,
             at: SystemTime::now(),
         });
         if let (Some(begun), Some(pidfd)) = (begun, self.pidfd.take())

@@ -19,10 +19,12 @@ mod crowds;
 #[allow(dead_code, reason = "the tests of chaos use the rest")]
 mod disk;
 mod embedding;
+mod exposition;
 mod gate;
 mod help;
 mod identity;
 mod journal;
+mod logs;
 mod machine;
 mod metrics;
 mod outages;
