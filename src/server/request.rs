@@ -19,13 +19,14 @@ use super::policy::PolicyError;
 use super::session::Shared;
 use super::tracker::Watching;
 use crate::model::{
-    DecisionCode, Enforcement, EscalationExecution, ExecOutcome, ExecUsage, InterceptedExec,
-    ProcessIdentity, SessionEvent, Verdict,
+    DecisionCode, Enforcement, EscalationExecution, ExecId, ExecOutcome, ExecUsage,
+    InterceptedExec, ProcessIdentity, SessionEvent, Verdict,
 };
 use crate::sys::exec;
 use crate::sys::limits;
 use crate::sys::process::{self, Pidfd};
 use crate::sys::readiness;
+use crate::sys::socket::MAX_DESCRIPTORS;
 use crate::sys::spawn::{
     Command, Directory, InheritedContext, ProcessGroup, Report, Step, Supervisor,
 };
@@ -55,10 +56,15 @@ struct Request<'a> {
     connection: Connection,
     /// Whether the wrapper's end has been seen closed or broken.
     peer_gone: bool,
+    /// Whether a message to the wrapper couldn't be sent, or not whole.
+    deaf: bool,
     process: ProcessIdentity,
     pidfd: Option<Pidfd>,
     began: Instant,
+    /// What is asked, until its command is started: it may be long.
     exec: Option<Arc<InterceptedExec>>,
+    /// Of what is told to the policy.
+    id: Option<ExecId>,
     descriptors: Vec<(OwnedFd, i32)>,
     workdir: Option<OwnedFd>,
     child: Option<Child>,
@@ -109,10 +115,12 @@ impl<'a> Request<'a> {
             shared,
             connection,
             peer_gone: false,
+            deaf: false,
             process,
             pidfd,
             began,
             exec: None,
+            id: None,
             descriptors: Vec::new(),
             workdir: None,
             child: None,
@@ -176,7 +184,7 @@ impl<'a> Request<'a> {
                 tokio::select! {
                     biased;
                     () = over.cancelled() => Some(self.session_over()),
-                    frame = self.connection.receive() => Some(self.forwarded(frame)),
+                    frame = self.connection.receive(0) => Some(self.forwarded(frame)),
                     report = child.report() => Some(report_input(&report, child)),
                 }
             }
@@ -191,7 +199,7 @@ impl<'a> Request<'a> {
             let child = self.child.as_mut()?;
             let frame = tokio::select! {
                 report = child.report() => return Some(report_input(&report, child)),
-                frame = self.connection.receive() => frame,
+                frame = self.connection.receive(0) => frame,
             };
             match self.forwarded(frame) {
                 Input::Forwarded { signal, .. } => self.early.push_back(Input::Forwarded {
@@ -210,14 +218,16 @@ impl<'a> Request<'a> {
     }
 
     async fn receive_request(&mut self) -> Input {
-        let frame = match receive_in_time(&mut self.connection).await {
+        let frame = match receive_in_time(&mut self.connection, 0).await {
             Ok(frame) => frame,
             Err(input) => return input,
         };
         match EscalateRequest::decode(&frame.message) {
             Ok(request) => {
                 self.asked_file.clone_from(&request.file);
-                self.exec = Some(Arc::new(self.intercepted(request)));
+                let exec = self.intercepted(request);
+                self.id = Some(exec.id);
+                self.exec = Some(Arc::new(exec));
                 Input::Requested
             }
             Err(error) => Input::Malformed(error.to_string()),
@@ -264,7 +274,7 @@ impl<'a> Request<'a> {
                 verdicts.keep(&exec, self.pidfd.as_ref(), &verdict, asked);
                 Input::Decided(verdict)
             }
-            frame = self.connection.receive() => match frame {
+            frame = self.connection.receive(0) => match frame {
                 // A wrapper has nothing to say now.
                 Ok(_) | Err(_) => Input::AskerGone,
             },
@@ -280,7 +290,7 @@ impl<'a> Request<'a> {
     }
 
     async fn collect(&mut self) -> Input {
-        let frame = match receive_in_time(&mut self.connection).await {
+        let frame = match receive_in_time(&mut self.connection, MAX_DESCRIPTORS).await {
             Ok(frame) => frame,
             Err(input) => return input,
         };
@@ -298,7 +308,7 @@ impl<'a> Request<'a> {
         self.descriptors = frame.descriptors.into_iter().zip(message.fds).collect();
         let context = message.context.unwrap_or_default();
         if context.workdir_follows {
-            let frame = match receive_in_time(&mut self.connection).await {
+            let frame = match receive_in_time(&mut self.connection, 1).await {
                 Ok(frame) => frame,
                 Err(input) => return input,
             };
@@ -372,7 +382,9 @@ impl<'a> Request<'a> {
                     stopped,
                     at: self.child.as_ref().and_then(|child| child.stopped_at),
                 };
-                let _ = self.connection.send(&notice).await;
+                if self.send(&notice).await.is_err() {
+                    return Some(Input::AskerGone);
+                }
             }
             Action::Reply(exit_code, signal, failure) => {
                 let result = SuperExecResult {
@@ -381,12 +393,12 @@ impl<'a> Request<'a> {
                     failure,
                     refusal: self.child.as_mut().and_then(|child| child.refusal.take()),
                 };
-                let _ = self.connection.send(&result).await;
+                let _ = self.send(&result).await;
             }
             Action::Withdraw(reason) => {
-                if let Some(exec) = &self.exec {
+                if let Some(exec) = self.id {
                     self.shared.policy.observe(SessionEvent::ExecWithdrawn {
-                        exec: exec.id,
+                        exec,
                         reason,
                         at: SystemTime::now(),
                     });
@@ -397,11 +409,25 @@ impl<'a> Request<'a> {
         None
     }
 
-    async fn send_response(&self, action: WireAction) -> io::Result<()> {
+    async fn send_response(&mut self, action: WireAction) -> io::Result<()> {
         let notices = (action == WireAction::Escalate).then_some(true);
-        self.connection
-            .send(&EscalateResponse { action, notices })
-            .await
+        self.send(&EscalateResponse { action, notices }).await
+    }
+
+    /// Sends the wrapper a message. Waits for one that doesn't read no longer than for one that doesn't
+    /// write, and not at all once the session is over; after that it gets no other.
+    async fn send(&mut self, message: &impl serde::Serialize) -> io::Result<()> {
+        if self.deaf {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let sent = tokio::select! {
+            biased;
+            sent = self.connection.send(message) => sent,
+            () = self.shared.over.cancelled() => Err(io::ErrorKind::TimedOut.into()),
+            () = tokio::time::sleep(MESSAGE_TIME) => Err(io::ErrorKind::TimedOut.into()),
+        };
+        self.deaf = sent.is_err();
+        sent
     }
 
     /// Answers the wrapper; a verdict counts as acted on once the answer is out.
@@ -421,7 +447,7 @@ impl<'a> Request<'a> {
                 reason: crate::model::WithdrawalReason::AskerGone,
                 at: SystemTime::now(),
             });
-            self.exec = None;
+            self.id = None;
             return Some(Input::AskerGone);
         }
         self.shared.count(&verdict.decision);
@@ -464,7 +490,7 @@ impl<'a> Request<'a> {
         let failure = |reason: String| (CANNOT_EXECUTE, format!("execgate: {reason}"));
         let exec = self
             .exec
-            .clone()
+            .take()
             .ok_or_else(|| failure("nothing was asked".to_owned()))?;
         let escalated = EscalatedExec {
             file: exec.file.clone(),
@@ -506,6 +532,8 @@ impl<'a> Request<'a> {
             .await
             .map_err(|error| failure(error.to_string()))?
             .map_err(|error| failure(format!("cannot start the command: {error}")))?;
+        drop(exec);
+        self.connection.forget_message();
         let supervisor = readiness::watch(supervisor, Interest::READABLE)
             .map_err(|error| failure(format!("cannot watch the command: {error}")))?;
         self.child = Some(Child {
@@ -546,9 +574,9 @@ impl<'a> Request<'a> {
     }
 
     fn finish(&self, outcome: ExecOutcome, usage: Option<ExecUsage>) {
-        if let Some(exec) = &self.exec {
+        if let Some(exec) = self.id {
             self.shared.policy.observe(SessionEvent::ExecFinished {
-                exec: exec.id,
+                exec,
                 outcome,
                 elapsed: self.delivered.elapsed(),
                 usage,
@@ -615,8 +643,8 @@ fn note_left_behind(count: u32, program: &Path) {
     );
 }
 
-async fn receive_in_time(connection: &mut Connection) -> Result<Frame, Input> {
-    match tokio::time::timeout(MESSAGE_TIME, connection.receive()).await {
+async fn receive_in_time(connection: &mut Connection, most: usize) -> Result<Frame, Input> {
+    match tokio::time::timeout(MESSAGE_TIME, connection.receive(most)).await {
         Ok(Ok(frame)) => Ok(frame),
         Ok(Err(ReceiveError::Closed)) => Err(Input::AskerGone),
         Ok(Err(ReceiveError::Malformed(reason))) => Err(Input::Malformed(reason)),
