@@ -192,6 +192,7 @@ impl Executor {
             group: ProcessGroup::Of(process::own_pid()),
             context: self.startup.context(),
             is_script: false,
+            closed_by_exec: Vec::new(),
         })?;
         Ok((supervisor, capture))
     }

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -18,6 +19,12 @@ use super::text;
 use crate::model::{
     EscalationDecision, EscalationExecution, ExecId, NetworkAccess, ProcessIdentity,
 };
+use crate::pb::{self, v1};
+use crate::program::{Digest, Digests, Examination, WritablePlaces, Writer};
+use crate::sys::place::Rights;
+
+/// How long a digest may take.
+const MOST_TIME: Duration = Duration::from_secs(60);
 
 /// The command line of `check`.
 #[derive(Debug, Clone, Args)]
@@ -190,6 +197,7 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<CheckAnswer, CheckEr
         workdir: workdir.as_os_str().as_bytes().to_vec(),
         ..SessionFacts::default()
     };
+    let (executable, workdir_protection) = looked_at(&file, &workdir, args.user.uid);
     let names: Vec<OsString> = std::env::vars_os().map(|(name, _)| name).collect();
     let facts = ExecFacts {
         id: ExecId(1),
@@ -197,6 +205,9 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<CheckAnswer, CheckEr
         argv: args.command.iter().map(|word| word.as_bytes()).collect(),
         workdir: workdir.as_os_str().as_bytes(),
         environment_names: names.iter().map(|name| name.as_bytes()).collect(),
+        redacted_arguments: &[],
+        executable: Some(&executable),
+        workdir_protection,
         process: ProcessIdentity {
             uid: args.user.uid,
             gid: args.user.uid,
@@ -216,6 +227,29 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<CheckAnswer, CheckEr
         EscalationDecision::Escalate(_) => CheckAnswer::Escalate,
         EscalationDecision::Deny { .. } => CheckAnswer::Deny,
     })
+}
+
+/// The program's file as a gate on this host would describe it, for a session of this user without a
+/// sandbox.
+fn looked_at(file: &Path, workdir: &Path, user: u32) -> (v1::ExecutableInfo, v1::Protection) {
+    let rights = Rights {
+        user,
+        groups: Vec::new(),
+        overrides_permissions: user == 0,
+    };
+    let examination = Examination {
+        writer: &Writer::new(&rights, WritablePlaces::Everywhere).with(user, user),
+        digests: &Digests::default(),
+        wanted: Digest::Sha256,
+        until: Instant::now() + MOST_TIME,
+    };
+    let protection = examination.directory(workdir);
+    (
+        pb::executable_info(&examination.examine(file, workdir).executable),
+        protection.map_or(v1::Protection::Unspecified, |protection| {
+            pb::protection(&protection)
+        }),
+    )
 }
 
 /// The program that a shell would execute for a command word.

@@ -37,6 +37,9 @@ fn ask_in(environment: &[&[u8]], rules: &Rules, file: &[u8], argv: &[&[u8]]) -> 
         argv: argv.to_vec(),
         workdir: b"/work",
         environment_names: environment.to_vec(),
+        redacted_arguments: &[],
+        executable: None,
+        workdir_protection: crate::pb::v1::Protection::Unspecified,
         process: ProcessIdentity {
             pid: 10,
             parent_pid: 9,
