@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
+use super::described;
 use super::identity::GateIdentity;
 use super::rules::{
     Answer, ExecFacts, OpinionReuseScope, Rules, RulesError, Ruling, SessionFacts, UserFacts,
 };
 use super::text;
 use crate::model::{
-    EscalationDecision, EscalationExecution, ExecId, NetworkAccess, ProcessIdentity,
+    EscalationDecision, EscalationExecution, ExecId, NetworkAccess, ProcessIdentity, Unprotected,
 };
 use crate::pb::{self, v1};
 use crate::program::{Digest, Digests, Examination, WritablePlaces, Writer};
@@ -326,6 +327,9 @@ fn write_text(
     if let Some(note) = rules.overlooked(facts.file) {
         writeln!(out, "note      {note}")?;
     }
+    if let Some(note) = refused_by_gates(facts, ruling) {
+        writeln!(out, "note      {note}")?;
+    }
     match ruling.matched.len() {
         0 => return Ok(()),
         1 => writeln!(out, "\nOne opinion:")?,
@@ -358,6 +362,19 @@ fn write_text(
         )?;
     }
     Ok(())
+}
+
+/// Says so if a gate wouldn't follow the answer for a program like this one.
+fn refused_by_gates(facts: &ExecFacts<'_>, ruling: &Ruling) -> Option<String> {
+    let info = facts.executable?;
+    let is_escalated = matches!(ruling.decision, EscalationDecision::Escalate(_));
+    let is_writable = info.protection() == v1::Protection::Writable;
+    (is_escalated && is_writable && ruling.terms.unprotected == Unprotected::Denied).then(|| {
+        format!(
+            "a gate denies it where its session can write {}, unless the rule has unprotected = \"allow\"",
+            text::command_line([&info.writable_path[..]], 200)
+        )
+    })
 }
 
 fn write_json(
@@ -420,7 +437,9 @@ fn write_json(
             json!({"seconds": reuse.valid_for.as_secs_f64(), "scope": scope, "arguments": arguments})
         }),
         "rules_revision": rules.revision(),
-        "note": rules.overlooked(facts.file),
+        "note": rules.overlooked(facts.file).or_else(|| refused_by_gates(facts, ruling)),
+        "executable": described::executable(facts.executable),
+        "workdir_protection": described::protection(facts.workdir_protection),
         "matched": matched,
     });
     writeln!(out, "{}", text::plain_json(&answer))

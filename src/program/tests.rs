@@ -38,7 +38,7 @@ fn examined(path: &Path, writer: &Writer, wanted: Digest) -> Examined {
 fn found(path: &Path, writer: &Writer) -> Arc<ExecutableFile> {
     match examined(path, writer, Digest::None).executable {
         Executable::Found(found) => found,
-        Executable::Unknown(reason) => panic!("{}: {reason}", path.display()),
+        other => panic!("{}: {other:?}", path.display()),
     }
 }
 

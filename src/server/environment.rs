@@ -361,7 +361,7 @@ mod tests {
     fn owner() -> OwnersEnvironment {
         OwnersEnvironment {
             path: "/bin".into(),
-            home: Some("/home/owner".into()),
+            home: Some("/owners".into()),
             shell: None,
         }
     }
@@ -369,7 +369,7 @@ mod tests {
     const ASKED: [&str; 10] = [
         "LD_PRELOAD=/x.so",
         "PATH=/work",
-        "HOME=/home/owner",
+        "HOME=/owners",
         "SHELL=/work/sh",
         "TERM=xterm",
         "BASH_FUNC_ls%%=() { evil; }",
@@ -388,7 +388,7 @@ mod tests {
         );
         let kept = [
             "PATH=/bin",
-            "HOME=/home/owner",
+            "HOME=/owners",
             "TERM=xterm",
             "LDFLAG=fine",
             "bare",
@@ -414,7 +414,7 @@ mod tests {
         let (environment, difference) = escalated(&self::environment(&ASKED), &rules, &owner());
         let expected = [
             "LD_PRELOAD=/x.so",
-            "HOME=/home/owner",
+            "HOME=/owners",
             "LDFLAG=fine",
             "LD_PRELOAD=/y.so",
             "JOB=1",

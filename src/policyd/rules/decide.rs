@@ -20,8 +20,8 @@ use super::load::bound;
 use super::{CODE_DECIDE_FAILED, DECIDE};
 use crate::model::{Enforcement, EscalationTerms};
 use crate::pb::v1;
-use crate::policyd::text;
 use crate::policyd::throttle::Throttle;
+use crate::policyd::{described, text};
 
 /// Bounds of one call. Steps are function calls and loop iterations, so that the bound falls at the
 /// same place on every machine; the time is for what steps don't see.
@@ -185,11 +185,7 @@ impl Decoding {
             ),
             (
                 "protection",
-                heap.alloc(match info.protection() {
-                    v1::Protection::Protected => "protected",
-                    v1::Protection::NoBoundary => "no_boundary",
-                    v1::Protection::Writable | v1::Protection::Unspecified => "writable",
-                }),
+                heap.alloc(described::protection(info.protection())),
             ),
             ("writable_path", path(self, &info.writable_path)),
             ("owner", heap.alloc(info.owner_user_id)),
@@ -203,7 +199,7 @@ impl Decoding {
                 "sha256",
                 match &info.sha256[..] {
                     [] => Value::new_none(),
-                    digest => heap.alloc(hexadecimal(digest)),
+                    digest => heap.alloc(described::hexadecimal(digest)),
                 },
             ),
             ("interpreter", interpreter),
@@ -213,10 +209,6 @@ impl Decoding {
 
 /// The most interpreters of interpreters that rules are shown.
 const MOST_INTERPRETERS: usize = 6;
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 fn exec_value<'v>(heap: Heap<'v>, facts: &ExecFacts<'_>, name: Option<&[u8]>) -> Value<'v> {
     let mut decoding = Decoding { is_exact: true };
