@@ -48,6 +48,8 @@ pub enum SessionEvent {
         usage: Option<ExecUsage>,
         /// The process that ran it; 0 where there was none.
         pid: u32,
+        /// Descriptors of an escalated command that are directories which the session can write.
+        writable_directories: Vec<i32>,
         /// When.
         at: SystemTime,
     },

@@ -169,6 +169,7 @@ pub fn session_event(event: SessionEvent) -> v1::SessionRequest {
             elapsed,
             usage,
             pid,
+            writable_directories,
             at,
         } => {
             use v1::exec_finished::Status;
@@ -188,6 +189,7 @@ pub fn session_event(event: SessionEvent) -> v1::SessionRequest {
                 peak_memory_bytes: usage.map_or(0, |usage| usage.peak_memory_bytes),
                 process_id: pid,
                 replaced_by_exec_id: replaced_by,
+                writable_directory_descriptors: writable_directories,
             };
             request(at, Event::ExecFinished(finished))
         }
@@ -367,6 +369,7 @@ mod tests {
                 elapsed: Duration::from_millis(1500),
                 usage,
                 pid: 4,
+                writable_directories: vec![3],
                 at: AT,
             });
             match message.event {
@@ -386,6 +389,7 @@ mod tests {
         let exited = finished(ExecOutcome::Exited(3), Some(usage));
         assert_eq!(exited.status, Some(v1::exec_finished::Status::ExitCode(3)));
         assert_eq!(exited.peak_memory_bytes, 4096);
+        assert_eq!(exited.writable_directory_descriptors, [3]);
         assert_eq!(exited.elapsed.map(|span| span.nanos), Some(500_000_000));
     }
 

@@ -87,7 +87,7 @@ impl Examination<'_> {
     /// Whether the session can write to a directory.
     #[must_use]
     pub fn directory(&self, path: &Path) -> Option<Protection> {
-        find::directory(path, self.writer).ok()
+        directory(path, self.writer)
     }
 
     fn executable(&self, path: &Path, workdir: &Path, places: &mut Vec<Place>) -> Executable {
@@ -152,6 +152,13 @@ impl Examination<'_> {
             content,
         })
     }
+}
+
+/// Whether a session can write to a directory, or have another one stand at its name; `None` where that
+/// can't be told.
+#[must_use]
+pub fn directory(path: &Path, writer: &Writer) -> Option<Protection> {
+    find::directory(path, writer).ok()
 }
 
 /// Which file it is, and which state of it.

@@ -23,6 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a digest may take of that.
 const FOR_DIGESTS: Duration = Duration::from_secs(1);
 
+/// How long an escalation waits until its program has been looked at again, and copied.
+const FOR_COPIES: Duration = Duration::from_secs(10);
+
 /// How long what was found of directories counts. An escalation looks again.
 const FRESH: Duration = Duration::from_secs(5);
 
@@ -149,12 +152,39 @@ impl Examiner {
         let writer = self.writer((asker.uid, asker.gid));
         let (file, workdir) = (file.to_owned(), workdir.to_owned());
         let executable = executable.clone();
-        tokio::task::spawn_blocking(move || {
+        let verify = tokio::task::spawn_blocking(move || {
             let names = (&*file, &*workdir);
             program::verify(names, &executable, &places, &writer, unprotected)
-        })
-        .await
-        .unwrap_or_else(|error| Err(Refusal::Unidentified(error.to_string())))
+        });
+        let unidentified = |why: &str| Err(Refusal::Unidentified(why.to_owned()));
+        match tokio::time::timeout(FOR_COPIES, verify).await {
+            Ok(Ok(verified)) => verified,
+            Ok(Err(_)) => unidentified("looking at it again failed"),
+            Err(_) => unidentified("it couldn't be looked at again in time"),
+        }
+    }
+
+    /// The numbers of those directories that the session can write, or of which that isn't known.
+    pub(super) async fn writable(
+        &self,
+        directories: Vec<(i32, PathBuf)>,
+        asker: &ProcessIdentity,
+    ) -> Vec<i32> {
+        let writer = self.writer((asker.uid, asker.gid));
+        let all = directories.iter().map(|(number, _)| *number).collect();
+        let look = tokio::task::spawn_blocking(move || {
+            directories
+                .into_iter()
+                .filter(|(_, path)| {
+                    program::directory(path, &writer) != Some(Protection::Protected)
+                })
+                .map(|(number, _)| number)
+                .collect()
+        });
+        match tokio::time::timeout(PATIENCE, look).await {
+            Ok(Ok(writable)) => writable,
+            _ => all,
+        }
     }
 
     fn writer(&self, (user, group): (u32, u32)) -> Writer {

@@ -27,7 +27,7 @@ use crate::model::{
 use crate::program::{Execution, Refusal};
 use crate::sys::exec;
 use crate::sys::limits;
-use crate::sys::place::Place;
+use crate::sys::place::{self, Place};
 use crate::sys::process::{self, Pidfd};
 use crate::sys::readiness;
 use crate::sys::spawn::{
@@ -80,6 +80,8 @@ struct Request<'a> {
     early: VecDeque<Input>,
     /// The right to have a command started, which others wait for.
     turn: Option<OwnedSemaphorePermit>,
+    /// Which of the command's descriptors are directories that the session can write.
+    writable_directories: Vec<i32>,
     /// The right to the memory that copies of its program take.
     copies: Option<OwnedSemaphorePermit>,
 }
@@ -139,6 +141,7 @@ impl<'a> Request<'a> {
             early: VecDeque::new(),
             turn: None,
             copies: None,
+            writable_directories: Vec::new(),
         }
     }
 
@@ -531,6 +534,11 @@ impl<'a> Request<'a> {
                 parts.command(exec.argv.clone(), free)
             }
         };
+        let directories = open_directories(&self.descriptors);
+        if !directories.is_empty() {
+            let examiner = &self.shared.examiner;
+            self.writable_directories = examiner.writable(directories, &exec.process).await;
+        }
         let escalated = EscalatedExec {
             file: file.clone(),
             argv,
@@ -632,6 +640,7 @@ impl<'a> Request<'a> {
                 elapsed: self.delivered.elapsed(),
                 usage,
                 pid: self.child.as_ref().map_or(0, |child| child.pid),
+                writable_directories: self.writable_directories.clone(),
                 at: SystemTime::now(),
             });
         }
@@ -877,6 +886,15 @@ enum Relative {
 
 /// What the kernel adds to the name of a deleted directory.
 const DELETED: &[u8] = b" (deleted)";
+
+/// The directories among descriptors, by their names.
+fn open_directories(descriptors: &[(OwnedFd, i32)]) -> Vec<(i32, PathBuf)> {
+    descriptors
+        .iter()
+        .filter(|(open, _)| place::status(open.as_fd()).is_ok_and(|status| status.is_directory()))
+        .filter_map(|(open, number)| Some((*number, name_of(open)?)))
+        .collect()
+}
 
 /// What the kernel calls an open directory.
 fn name_of(open: &OwnedFd) -> Option<PathBuf> {

@@ -58,7 +58,7 @@ impl Place {
     /// As [`identify`](super::program::identify).
     pub fn in_memory(name: &std::path::Path) -> io::Result<(Self, Status)> {
         let found = super::program::open_in_memory(name)?;
-        let status = status_of(&found, Freshness::InMemory)?;
+        let status = status_of(found.as_fd(), Freshness::InMemory)?;
         Ok((Self(found), status))
     }
 
@@ -72,7 +72,7 @@ impl Place {
 
     /// What is there.
     pub fn status(&self) -> io::Result<Status> {
-        status_of(&self.0, Freshness::Synchronized)
+        status_of(self.0.as_fd(), Freshness::Synchronized)
     }
 
     /// Where a link leads.
@@ -169,7 +169,7 @@ pub(super) enum Freshness {
     InMemory,
 }
 
-pub(super) fn status_of(file: &OwnedFd, freshness: Freshness) -> io::Result<Status> {
+pub(super) fn status_of(file: BorrowedFd<'_>, freshness: Freshness) -> io::Result<Status> {
     // SAFETY: all of the structure's fields are integers, for which zero is a value.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };
     let flags = match freshness {
@@ -198,6 +198,11 @@ pub(super) fn status_of(file: &OwnedFd, freshness: Freshness) -> io::Result<Stat
         mode: found.stx_mode.into(),
         links: found.stx_nlink,
     })
+}
+
+/// What a descriptor is open for, as far as this host knows it already.
+pub fn status(descriptor: BorrowedFd<'_>) -> io::Result<Status> {
+    status_of(descriptor, Freshness::InMemory)
 }
 
 /// What the user of this process is allowed by groups and capabilities.

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -73,7 +73,7 @@ fn open(below: Option<&OwnedFd>, path: &Path, resolve: u64) -> io::Result<OwnedF
 }
 
 fn describe(file: &OwnedFd) -> io::Result<FileIdentity> {
-    let found = place::status_of(file, place::Freshness::InMemory)?;
+    let found = place::status_of(file.as_fd(), place::Freshness::InMemory)?;
     Ok(FileIdentity {
         device: found.device,
         inode: found.inode,
