@@ -185,7 +185,12 @@ fn root_is_kept_from_files_by_its_sandbox_alone() {
         found(&inside, &confined).protection(),
         Protection::Writable(_)
     ));
-    // Another name for it may be where it can be written.
+    // One beside it is as good; another may be where it can be written.
+    std::fs::hard_link(&outside, house.path("out/beside")).unwrap();
+    assert_eq!(
+        *found(&outside, &confined).protection(),
+        Protection::Protected
+    );
     std::fs::hard_link(&outside, house.path("in/other")).unwrap();
     assert!(matches!(
         found(&outside, &confined).protection(),

@@ -1,4 +1,5 @@
 use std::io;
+use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 
 use crate::model::Protection;
@@ -42,6 +43,9 @@ const OF_THE_KERNEL: [u64; 13] = [
 ];
 
 const PROC: u64 = 0x9fa0;
+
+/// The most entries of a directory that are looked through.
+const MOST_ENTRIES: usize = 20_000;
 
 const STICKY: u32 = 0o1000;
 
@@ -90,8 +94,8 @@ impl Writer {
             WritablePlaces::Everywhere => true,
             WritablePlaces::Only(places) => {
                 // A file may have another name, in such a place.
-                let elsewhere = status.is_file() && status.links > 1;
-                elsewhere || places.iter().any(|place| path.starts_with(place))
+                has_names_elsewhere(path, status)
+                    || places.iter().any(|place| path.starts_with(place))
             }
         }
     }
@@ -183,6 +187,19 @@ impl<'a> Judge<'a> {
             || (self.writer.may_reach(path, status)
                 && self.writer.permissions_let(place, status).unwrap_or(true))
     }
+}
+
+/// Whether a file has, or may have, names in other directories than this one's.
+fn has_names_elsewhere(path: &Path, status: &Status) -> bool {
+    if !status.is_file() || status.links == 1 {
+        return false;
+    }
+    let here = path
+        .parent()
+        .and_then(|directory| std::fs::read_dir(directory).ok());
+    let names = here.into_iter().flatten().take(MOST_ENTRIES).flatten();
+    let own = names.filter(|entry| entry.ino() == status.inode).count();
+    u32::try_from(own).is_ok_and(|own| own < status.links)
 }
 
 /// Whether a link is one of `/proc`'s, which may lead where no name does.

@@ -15,10 +15,10 @@ use crate::model::{Executable, ExecutableFile, ProcessIdentity, Protection, Unpr
 use crate::program::{
     self, Digest, Digests, Examination, Examined, Execution, Refusal, WritablePlaces, Writer,
 };
-use crate::sys::place::{self, Place, Rights};
+use crate::sys::place::{self, Place};
 
 /// How long a question waits for this.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a digest may take of that.
 const FOR_DIGESTS: Duration = Duration::from_secs(1);
@@ -37,8 +37,7 @@ const MOST_KNOWN: usize = 1024;
 
 /// Looks at the programs of one session.
 pub(super) struct Examiner {
-    rights: Rights,
-    places: WritablePlaces,
+    writer: Writer,
     digests: Arc<Digests>,
     known: Mutex<Known>,
     at_once: Arc<Semaphore>,
@@ -76,8 +75,7 @@ pub(super) struct Found {
 impl Examiner {
     pub(super) fn new(places: WritablePlaces, digests: Arc<Digests>) -> Self {
         Self {
-            rights: place::rights(),
-            places,
+            writer: Writer::new(&place::rights(), places),
             digests,
             known: Mutex::default(),
             at_once: Arc::new(Semaphore::new(MOST_AT_ONCE)),
@@ -93,23 +91,23 @@ impl Examiner {
         wanted: Digest,
     ) -> Found {
         let asker = (asker.uid, asker.gid);
-        let program = self.known_program(file, asker, wanted);
-        let directory = self.known_directory(workdir, asker);
-        if let (Some((executable, places)), Some(workdir)) = (program, directory) {
-            return Found {
-                executable,
-                workdir,
-                places,
-            };
+        if let Some(found) = self.known_already(file, workdir, asker, wanted) {
+            return found;
         }
         let unknown = |why: &str| Found {
             executable: Executable::Unknown(why.to_owned()),
             workdir: None,
             places: Vec::new(),
         };
-        let Ok(permit) = self.at_once.clone().try_acquire_owned() else {
+        let until = tokio::time::Instant::now() + PATIENCE;
+        let permit = self.at_once.clone().acquire_owned();
+        let Ok(Ok(permit)) = tokio::time::timeout_at(until, permit).await else {
             return unknown("too many programs are being looked at");
         };
+        // Others may have looked at the same meanwhile.
+        if let Some(found) = self.known_already(file, workdir, asker, wanted) {
+            return found;
+        }
         let writer = self.writer(asker);
         let digests = Arc::clone(&self.digests);
         let (file_here, workdir_here) = (file.to_owned(), workdir.to_owned());
@@ -126,7 +124,7 @@ impl Examiner {
             drop(permit);
             (examined, directory)
         });
-        let (examined, directory) = match tokio::time::timeout(PATIENCE, look).await {
+        let (examined, directory) = match tokio::time::timeout_at(until, look).await {
             Ok(Ok(found)) => found,
             Ok(Err(_)) => return unknown("looking at it failed"),
             Err(_) => return unknown("it couldn't be looked at in time"),
@@ -188,7 +186,23 @@ impl Examiner {
     }
 
     fn writer(&self, (user, group): (u32, u32)) -> Writer {
-        Writer::new(&self.rights, self.places.clone()).with(user, group)
+        self.writer.clone().with(user, group)
+    }
+
+    fn known_already(
+        &self,
+        file: &Path,
+        workdir: &Path,
+        asker: (u32, u32),
+        wanted: Digest,
+    ) -> Option<Found> {
+        let workdir = self.known_directory(workdir, asker)?;
+        let (executable, places) = self.known_program(file, asker, wanted)?;
+        Some(Found {
+            executable,
+            workdir,
+            places,
+        })
     }
 
     fn known_program(
