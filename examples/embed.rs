@@ -111,6 +111,8 @@ impl ShellCommandExecutor for Direct {
                 argv: exec.argv,
                 workdir: exec.workdir,
                 env: exec.env,
+                confinement: None,
+                told_descriptors: Vec::new(),
             })
         })
     }
@@ -135,10 +137,7 @@ async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
         ..ExecParams::default()
     };
     // What is really enforced, for the policy and its records.
-    let sandbox = SandboxReport {
-        backend: "none".to_owned(),
-        enforcement: Enforcement::None,
-    };
+    let sandbox = SandboxReport::none();
     // Cancel it to end the session, with all that it started.
     let cancelled = CancellationToken::new();
     let result = server

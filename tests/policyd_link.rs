@@ -63,10 +63,7 @@ fn context() -> SessionContext {
         labels: BTreeMap::new(),
         workdir: "/work".into(),
         command: vec!["zsh".into()],
-        sandbox: SandboxReport {
-            backend: "none".to_owned(),
-            enforcement: Enforcement::None,
-        },
+        sandbox: SandboxReport::none(),
         started_at: SystemTime::now(),
     })
 }

@@ -8,6 +8,7 @@ mod executor;
 mod journal;
 mod place;
 mod policy;
+mod sandbox;
 mod startup;
 
 use std::ffi::c_int;

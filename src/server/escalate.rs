@@ -15,9 +15,7 @@ use super::policy::EscalationPolicy;
 use super::reuse::GateVerdicts;
 use super::session::{EscalationSession, Start, WrapperAlias};
 use super::stopwatch::Stopwatch;
-use crate::model::{
-    Enforcement, ExecOutcome, SandboxReport, SessionDescription, SessionEndReason, SessionId,
-};
+use crate::model::{ExecOutcome, SandboxReport, SessionDescription, SessionEndReason, SessionId};
 use crate::sys::random;
 
 /// Starts sandbox sessions, and decides by a policy what their processes may execute.
@@ -71,7 +69,7 @@ impl Default for SessionParams {
             command: Vec::new(),
             sandbox: SandboxReport {
                 backend: "unknown".to_owned(),
-                enforcement: Enforcement::None,
+                ..SandboxReport::none()
             },
             timeout: None,
         }

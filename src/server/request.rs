@@ -473,6 +473,8 @@ impl<'a> Request<'a> {
             directory,
             descriptors: std::mem::take(&mut self.descriptors),
             group: ProcessGroup::Of(self.process.pid),
+            confinement: prepared.confinement,
+            told_descriptors: prepared.told_descriptors,
             is_script: exec::is_script_without_interpreter(&program),
             context: inherited(context, self.shared.context.description.sandbox.enforcement),
         };
@@ -624,6 +626,7 @@ fn report_input(report: &io::Result<Option<Report>>, child: &mut Child) -> Input
                 Step::Descriptors => "cannot put the descriptors in place",
                 Step::Directory => "cannot enter the working directory",
                 Step::Context => "cannot set limits or signals",
+                Step::Confinement => "cannot confine the command",
             };
             Input::NotStarted {
                 exit_code: CANNOT_EXECUTE,

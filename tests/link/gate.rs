@@ -122,10 +122,7 @@ pub(crate) fn context(session: u8) -> SessionContext {
         labels: BTreeMap::from([("team".to_owned(), "blue".to_owned())]),
         workdir: "/work".into(),
         command: vec!["zsh".into()],
-        sandbox: SandboxReport {
-            backend: "none".to_owned(),
-            enforcement: Enforcement::None,
-        },
+        sandbox: SandboxReport::none(),
         started_at: SystemTime::now(),
     })
 }
