@@ -151,7 +151,16 @@ fn measure() {
 
     let gated = |url: &str| {
         let mut command = Command::new(dist("bin/execgate"));
-        command.args(["exec", "--no-login", "--policy", url, "--", &script()]);
+        command.args([
+            "exec",
+            "--no-login",
+            "--sandbox",
+            "none",
+            "--policy",
+            url,
+            "--",
+            &script(),
+        ]);
         command
     };
     let ways: [(&str, Way<'_>); 5] = [

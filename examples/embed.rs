@@ -14,8 +14,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use execgate::model::{
-    Enforcement, EscalationDecision, EscalationExecution, ExecOutcome, InterceptedExec,
-    SandboxReport, Verdict,
+    EscalationDecision, EscalationExecution, ExecOutcome, InterceptedExec, SandboxReport, Verdict,
 };
 use execgate::server::{
     BoxFuture, EscalateServer, EscalatedExec, EscalationPolicy, ExecParams, ExecutorError, Login,

@@ -58,7 +58,14 @@ const ROOMS: [Room; 14] = [
     Room {
         name: "sandbox",
         rooms: &["model", "sys"],
-        crates: Crates::Only(&["thiserror"]),
+        crates: Crates::Only(&[
+            "landlock",
+            "libc",
+            "seccompiler",
+            "serde",
+            "thiserror",
+            "toml",
+        ]),
     },
     Room {
         name: "pb",

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::policy::PolicyOptions;
 use super::{Failure, OutputForm, OutputOption, SUCCESS, place};
 use crate::link::{Endpoint, LinkCredentials};
+use crate::sandbox::Landlock;
 use crate::sys::reach::{Reach, reach};
 use crate::sys::{host, limits, process, signal};
 
@@ -88,6 +89,7 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> Result<c_int, Failure> {
     findings.extend(["bash", "zsh"].map(shell));
     findings.push(descendants());
     findings.push(open_files());
+    findings.push(landlock());
     findings.push(bubblewrap());
     findings.extend(policies(&arguments.policy));
     let text = match arguments.output.output {
@@ -268,37 +270,47 @@ fn open_files() -> Finding {
     }
 }
 
+fn landlock() -> Finding {
+    const SUBJECT: &str = "landlock";
+    match Landlock::find() {
+        Ok(Landlock { version, lacking }) if lacking.is_empty() => Finding::good(
+            SUBJECT,
+            format!("version {version}: --sandbox landlock enforces profiles fully"),
+        ),
+        Ok(Landlock { version, lacking }) => Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            format!(
+                "version {version}: --sandbox landlock enforces profiles partially: {}",
+                lacking.join("; ")
+            ),
+            "use a newer kernel, or --sandbox bubblewrap, or accept it: --accept-partial-sandbox",
+        ),
+        Err(error) => Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            format!("--sandbox landlock, the default, can't be used: {error}"),
+            "use --sandbox bubblewrap",
+        ),
+    }
+}
+
 fn bubblewrap() -> Finding {
     const SUBJECT: &str = "bubblewrap";
-    let Some(path) = place::find_in_path("bwrap") else {
-        return Finding::lacking(
+    match super::sandbox::bubblewrap() {
+        Ok(found) => Finding::good(
             SUBJECT,
-            Status::Weak,
-            "not installed: --sandbox bubblewrap can't be used",
-            "apt-get install bubblewrap",
-        );
-    };
-    let ran = Command::new(&path)
-        .args([
-            "--ro-bind",
-            "/",
-            "/",
-            "--unshare-pid",
-            "--unshare-net",
-            "--",
-            "/bin/true",
-        ])
-        .stdin(Stdio::null())
-        .output();
-    match ran {
-        Ok(output) if output.status.success() => Finding::good(SUBJECT, path.display().to_string()),
-        Ok(output) => Finding::lacking(
-            SUBJECT,
-            Status::Weak,
-            String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-            "allow unprivileged user namespaces, or run the gate as root",
+            format!(
+                "{}: --sandbox bubblewrap enforces profiles fully",
+                found.version()
+            ),
         ),
-        Err(error) => Finding::lacking(SUBJECT, Status::Weak, error.to_string(), "reinstall it"),
+        Err(failure) => Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            format!("--sandbox bubblewrap can't be used: {}", failure.message),
+            failure.hint.unwrap_or_default(),
+        ),
     }
 }
 

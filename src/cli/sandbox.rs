@@ -22,8 +22,8 @@ pub(super) struct SandboxArguments {
     /// command line of your own. Its words are separated by spaces, with no quotes; {command} is the last,
     /// and stands for what is to be confined; {workdir}, {temporary}, {network}, {profile} are replaced, and
     /// a word with {read}, {write} or {hide} is there once for each such path
-    #[arg(long, value_name = "BACKEND", default_value = "landlock")]
-    sandbox: String,
+    #[arg(long, value_name = "BACKEND", default_value = "landlock", value_parser = parse_backend)]
+    sandbox: Named,
 
     /// The profile of this name in --profiles [default: read all but well-known secrets; write the working
     /// directory and a temporary one of the session's own; no network]
@@ -64,6 +64,29 @@ pub(super) struct SandboxArguments {
     /// the record of the session
     #[arg(long)]
     accept_partial_sandbox: bool,
+}
+
+/// A backend, as it is named.
+#[derive(Debug, Clone)]
+enum Named {
+    None,
+    Landlock,
+    Bubblewrap,
+    Command(Template),
+}
+
+fn parse_backend(text: &str) -> Result<Named, String> {
+    match text {
+        "none" => Ok(Named::None),
+        "landlock" => Ok(Named::Landlock),
+        "bubblewrap" => Ok(Named::Bubblewrap),
+        other => match other.strip_prefix("command:") {
+            Some(template) => Template::parse(template, place::find_in_path)
+                .map(Named::Command)
+                .map_err(|error| error.to_string()),
+            None => Err("write landlock, bubblewrap, none, or command:TEMPLATE".to_owned()),
+        },
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -136,18 +159,11 @@ impl SandboxArguments {
     }
 
     fn backend(&self) -> Result<Backend, Failure> {
-        match &*self.sandbox {
-            "none" => Ok(Backend::None),
-            "landlock" => Ok(Backend::Landlock),
-            "bubblewrap" => bubblewrap().map(Backend::Bubblewrap),
-            other => match other.strip_prefix("command:") {
-                Some(template) => Template::parse(template, place::find_in_path)
-                    .map(Backend::Command)
-                    .map_err(|error| Failure::new(&error)),
-                None => Err(Failure::saying(format!(
-                    "no sandbox `{other}`: write landlock, bubblewrap, none, or command:TEMPLATE"
-                ))),
-            },
+        match &self.sandbox {
+            Named::None => Ok(Backend::None),
+            Named::Landlock => Ok(Backend::Landlock),
+            Named::Bubblewrap => bubblewrap().map(Backend::Bubblewrap),
+            Named::Command(template) => Ok(Backend::Command(template.clone())),
         }
     }
 

@@ -131,7 +131,8 @@ impl Bubblewrap {
     }
 
     /// Such as `bubblewrap 0.8.0`.
-    pub(super) fn version(&self) -> String {
+    #[must_use]
+    pub fn version(&self) -> String {
         format!("bubblewrap {}", self.version)
     }
 

@@ -15,6 +15,7 @@
 mod broken_services;
 mod bytes;
 mod command_line;
+mod confinement;
 mod crowds;
 mod embedding;
 mod gate;

@@ -6,9 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use execgate::link::{LinkOptions, PolicyLink};
 use execgate::model::{
-    DecisionCode, Enforcement, Environment, EscalationDecision, ExecId, InterceptedExec,
-    ProcessIdentity, SandboxReport, SessionDescription, SessionEndReason, SessionEvent, SessionId,
-    Verdict,
+    DecisionCode, Environment, EscalationDecision, ExecId, InterceptedExec, ProcessIdentity,
+    SandboxReport, SessionDescription, SessionEndReason, SessionEvent, SessionId, Verdict,
 };
 use execgate::server::{EscalationPolicy, SessionContext};
 use tokio::task::JoinHandle;
