@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use tokio_util::sync::CancellationToken;
 
+use super::denials::Denials;
 use super::executor::{Executor, Streams};
 use super::journal::JournalArguments;
 use super::policy::{PolicyOptions, unprepared};
@@ -240,6 +241,7 @@ struct Gate {
     reuse_limit: Duration,
     /// Goes with the gate.
     _temporary: Option<TemporaryDirectory>,
+    denials: Option<Denials>,
 }
 
 impl Gate {
@@ -303,6 +305,7 @@ impl Gate {
             link,
             reuse_limit: options.reuse_limit,
             _temporary: sandboxed.temporary,
+            denials: sandboxed.denials,
             executor: Arc::new(Executor {
                 sandbox: Arc::new(sandboxed.sandbox),
                 streams,
@@ -337,6 +340,9 @@ impl Gate {
             }
             result.map_err(|error| Failure::new(&error))
         });
+        if let Some(denials) = self.denials {
+            denials.tell();
+        }
         // A journal's disk that hangs keeps no gate from ending.
         runtime.shutdown_timeout(SHUTDOWN_TIME);
         ended

@@ -2,6 +2,7 @@
 //!
 //! Not here: anything that another program could want; that is in the other rooms.
 
+mod denials;
 mod doctor;
 mod exec;
 mod executor;

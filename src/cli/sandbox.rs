@@ -7,11 +7,12 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::denials::Denials;
 use super::{Failure, place};
 use crate::model::{Enforcement, NetworkAccess, SandboxReport};
 use crate::sandbox::{
-    Backend, Bubblewrap, LandlockError, Profile, Profiles, Sandbox, SandboxError, Surroundings,
-    Template, Temporary, check_path,
+    Backend, Bubblewrap, LandlockError, Profile, Profiles, Refusals, Sandbox, SandboxError,
+    Surroundings, Template, Temporary, check_path,
 };
 use crate::sys::random;
 
@@ -64,6 +65,12 @@ pub(super) struct SandboxArguments {
     /// the record of the session
     #[arg(long)]
     accept_partial_sandbox: bool,
+
+    /// Say at the end, on standard error, what the sandbox refused: paths, signals, system calls. The kernel
+    /// tells it for --sandbox landlock since Linux 6.15, to root, while its audit record is on; else it is
+    /// said why it can't be told
+    #[arg(long)]
+    explain_denials: bool,
 }
 
 /// A backend, as it is named.
@@ -108,6 +115,7 @@ pub(super) struct Place {
 pub(super) struct Sandboxed {
     pub(super) sandbox: Sandbox,
     pub(super) temporary: Option<TemporaryDirectory>,
+    pub(super) denials: Option<Denials>,
 }
 
 impl SandboxArguments {
@@ -128,6 +136,7 @@ impl SandboxArguments {
             return Ok(Sandboxed {
                 sandbox: Sandbox::none(place.workdir),
                 temporary: None,
+                denials: None,
             });
         }
         let temporary = match profile.temporary {
@@ -151,11 +160,24 @@ impl SandboxArguments {
                 ))
             })
         };
+        let refusals = if self.explain_denials {
+            Refusals::Recorded
+        } else {
+            Refusals::Silent
+        };
         let bound = bound.as_ref().map(resolve).transpose()?;
-        let sandbox = Sandbox::new(backend, resolve(&profile)?, bound, terminals())
+        let sandbox = Sandbox::new(backend, resolve(&profile)?, bound, terminals(), refusals)
             .map_err(|error| no_sandbox(&error))?;
         self.accept(&sandbox.report())?;
-        Ok(Sandboxed { sandbox, temporary })
+        let denials = self.explain_denials.then(|| {
+            let report = sandbox.report();
+            Denials::listen(&report.backend, &report.version)
+        });
+        Ok(Sandboxed {
+            sandbox,
+            temporary,
+            denials,
+        })
     }
 
     fn backend(&self) -> Result<Backend, Failure> {
@@ -210,6 +232,7 @@ impl SandboxArguments {
             (!self.hide.is_empty(), "--hide"),
             (self.network.is_some(), "--network"),
             (self.escalation_bound.is_some(), "--escalation-bound"),
+            (self.explain_denials, "--explain-denials"),
         ];
         options
             .into_iter()

@@ -227,6 +227,10 @@ impl Options {
                 _ => {}
             }
         }
+        if scope.access(&scope.workdir) == Access::Hidden {
+            // To start in, with nothing in it.
+            self.at("--dir", &scope.workdir);
+        }
         for path in covered {
             self.at("--remount-ro", path);
         }

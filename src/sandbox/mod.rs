@@ -75,6 +75,15 @@ impl Landlock {
     }
 }
 
+/// Whether the kernel records what a sandbox refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusals {
+    /// It doesn't.
+    Silent,
+    /// It does, in its audit record, where that is on and the backend has them recorded.
+    Recorded,
+}
+
 /// A session's sandbox.
 #[derive(Debug)]
 pub struct Sandbox {
@@ -85,6 +94,7 @@ pub struct Sandbox {
     /// What the session's processes are confined by before they are executed.
     confinement: Option<Confinement>,
     terminals: Vec<PathBuf>,
+    refusals: Refusals,
     report: SandboxReport,
 }
 
@@ -156,6 +166,12 @@ pub enum SandboxError {
 /// DAC_OVERRIDE, FOWNER, FSETID, SETGID, SETUID and NET_BIND_SERVICE; KILL where signals don't leave it.
 const CAPABILITIES: [u64; 7] = [0, 1, 3, 4, 6, 7, 10];
 const CAPABILITY_KILL: u64 = 5;
+/// Since then refusals are recorded, also those of programs executed later
+/// (`LANDLOCK_RESTRICT_SELF_LOG_NEW_EXEC_ON`).
+const TOLD: u32 = 7;
+const LOG_NEW_EXEC_ON: u32 = 1 << 1;
+/// `SECCOMP_FILTER_FLAG_LOG`.
+const FILTER_LOG: u32 = 1 << 1;
 /// Since then signals stay in the sandbox.
 const SCOPED_SIGNALS: u32 = 6;
 
@@ -169,6 +185,7 @@ impl Sandbox {
         scope: Scope,
         bound: Option<Scope>,
         terminals: Vec<PathBuf>,
+        refusals: Refusals,
     ) -> Result<Self, SandboxError> {
         let (name, version, lacking) = match &backend {
             Backend::None => ("none", String::new(), Vec::new()),
@@ -202,7 +219,7 @@ impl Sandbox {
             version,
         };
         let confinement = match &backend {
-            Backend::Landlock => Some(confinement(&scope, &terminals)?),
+            Backend::Landlock => Some(confinement(&scope, &terminals, refusals)?),
             _ => None,
         };
         Ok(Self {
@@ -211,6 +228,7 @@ impl Sandbox {
             bound,
             confinement,
             terminals,
+            refusals,
             report,
         })
     }
@@ -229,6 +247,7 @@ impl Sandbox {
             bound: None,
             confinement: None,
             terminals: Vec::new(),
+            refusals: Refusals::Silent,
             report: SandboxReport::none(),
         }
     }
@@ -295,7 +314,7 @@ impl Sandbox {
         match &self.backend {
             Backend::None => Ok(command.as_it_is()),
             Backend::Landlock => Ok(Confined {
-                confinement: Some(confinement(scope, &self.terminals)?),
+                confinement: Some(confinement(scope, &self.terminals, self.refusals)?),
                 ..command.as_it_is()
             }),
             Backend::Bubblewrap(bubblewrap) => bubblewrap
@@ -388,15 +407,26 @@ fn within(
     Ok(())
 }
 
-fn confinement(scope: &Scope, terminals: &[PathBuf]) -> Result<Confinement, SandboxError> {
+fn confinement(
+    scope: &Scope,
+    terminals: &[PathBuf],
+    refusals: Refusals,
+) -> Result<Confinement, SandboxError> {
     let mut capabilities = CAPABILITIES.iter().fold(0, |all, number| all | 1 << number);
-    if confine::landlock_version().is_ok_and(|version| version >= SCOPED_SIGNALS) {
+    let version = confine::landlock_version().unwrap_or(0);
+    let is_told = refusals == Refusals::Recorded;
+    if version >= SCOPED_SIGNALS {
         capabilities |= 1 << CAPABILITY_KILL;
     }
     Ok(Confinement {
         ruleset: Some(landlock::ruleset(scope, terminals)?),
-        ruleset_flags: 0,
+        ruleset_flags: if is_told && version >= TOLD {
+            LOG_NEW_EXEC_ON
+        } else {
+            0
+        },
         filters: seccomp::filters(scope.network).map_err(SandboxError::Make)?,
+        filter_flags: if is_told { FILTER_LOG } else { 0 },
         capabilities,
     })
 }

@@ -82,6 +82,8 @@ pub struct Confinement {
     pub ruleset_flags: u32,
     /// Filters, the first of which is the first to be in force. What one of them refuses is refused.
     pub filters: Vec<Filter>,
+    /// Flags for them, `seccomp(2)`.
+    pub filter_flags: u32,
     /// The capabilities that it keeps, if it has them: bits by their numbers, `capabilities(7)`.
     pub capabilities: u64,
 }
@@ -96,6 +98,7 @@ impl Confinement {
             ruleset: self.ruleset.as_ref().map(OwnedFd::try_clone).transpose()?,
             ruleset_flags: self.ruleset_flags,
             filters: self.filters.clone(),
+            filter_flags: self.filter_flags,
             capabilities: self.capabilities,
         })
     }
@@ -137,7 +140,7 @@ impl Confinement {
                 libc::syscall(
                     libc::SYS_seccomp,
                     libc::SECCOMP_SET_MODE_FILTER,
-                    0,
+                    self.filter_flags,
                     &raw const program,
                 )
             };

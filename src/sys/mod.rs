@@ -18,6 +18,8 @@ pub mod signal;
 pub mod socket;
 
 #[cfg(feature = "full")]
+pub mod audit;
+#[cfg(feature = "full")]
 pub mod confine;
 #[cfg(feature = "full")]
 pub mod host;
