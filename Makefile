@@ -16,7 +16,7 @@ help:
 	@echo 'make test       build, and run all checks and tests'
 	@echo 'make test-all   the long ones too: the shells'"'"' own test suites, and real work, under the gate'
 	@echo 'make chaos      kills at random moments during 10,000 execs, and what became of each (minutes)'
-	@echo 'make bench      what gating adds to an exec, as ratios'
+	@echo 'make bench      what gating adds to an exec, as ratios; what sandboxes cost'
 	@echo 'make clean      remove target/'
 
 build: dependencies programs wrapper shells
@@ -86,6 +86,7 @@ chaos: build
 
 bench: build
 	$(CARGO) bench --locked --bench exec_cost
+	$(CARGO) bench --locked --bench sandbox_cost
 
 clean:
 	rm -rf target

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::policy::PolicyOptions;
 use super::{Failure, OutputForm, OutputOption, SUCCESS, place};
 use crate::link::{Endpoint, LinkCredentials};
-use crate::sandbox::Landlock;
+use crate::sandbox::{Backend, Landlock, limits};
 use crate::sys::reach::{Reach, reach};
 use crate::sys::{host, limits, process, signal};
 
@@ -275,7 +275,10 @@ fn landlock() -> Finding {
     match Landlock::find() {
         Ok(Landlock { version, lacking }) if lacking.is_empty() => Finding::good(
             SUBJECT,
-            format!("version {version}: --sandbox landlock enforces profiles fully"),
+            format!(
+                "version {version}: --sandbox landlock enforces profiles fully; what they don't cover: {}",
+                limits(&Backend::Landlock).join("; ")
+            ),
         ),
         Ok(Landlock { version, lacking }) => Finding::lacking(
             SUBJECT,
@@ -301,8 +304,9 @@ fn bubblewrap() -> Finding {
         Ok(found) => Finding::good(
             SUBJECT,
             format!(
-                "{}: --sandbox bubblewrap enforces profiles fully",
-                found.version()
+                "{}: --sandbox bubblewrap enforces profiles fully; what they don't cover: {}",
+                found.version(),
+                limits(&Backend::Bubblewrap(found)).join("; ")
             ),
         ),
         Err(failure) => Finding::lacking(

@@ -51,6 +51,8 @@ pub struct SandboxReport {
     pub not_enforced: Vec<String>,
     /// Of what enforces it, such as `landlock 7`; empty where it has none.
     pub version: String,
+    /// What no version of the backend holds, in words.
+    pub limits: Vec<String>,
 }
 
 impl SandboxReport {
@@ -63,6 +65,7 @@ impl SandboxReport {
             profile: String::new(),
             not_enforced: Vec::new(),
             version: String::new(),
+            limits: Vec::new(),
         }
     }
 }

@@ -112,6 +112,7 @@ pub fn session_started(
             profile: session.sandbox.profile.clone(),
             not_enforced: session.sandbox.not_enforced.clone(),
             version: session.sandbox.version.clone(),
+            limits: session.sandbox.limits.clone(),
         }),
         start_time: Some(session.started_at.into()),
     };

@@ -63,6 +63,13 @@ pub(super) fn excess(event: &Event) -> Option<&'static str> {
                     }),
                 ),
                 (
+                    "sandbox.limits",
+                    sandbox.is_some_and(|sandbox| {
+                        let list = &sandbox.limits;
+                        list.len() > SHORTCOMINGS || list.iter().any(|what| name(what))
+                    }),
+                ),
+                (
                     "labels",
                     started.labels.len() > LABELS || label_bytes > LABEL_BYTES,
                 ),

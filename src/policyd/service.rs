@@ -493,6 +493,7 @@ fn session_facts(
         profile: sandbox.profile,
         not_enforced: sandbox.not_enforced,
         sandbox_version: sandbox.version,
+        sandbox_limits: sandbox.limits,
     })
 }
 

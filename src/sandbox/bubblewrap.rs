@@ -31,6 +31,12 @@ enum ArgumentZero {
     Path,
 }
 
+/// What no version holds.
+pub(super) const LIMITS: [&str; 2] = [
+    "what is hidden and comes into being later can be seen, unless its directory is hidden",
+    "datagrams can be sent to Unix datagram sockets that have a name, outside of /run and /tmp",
+];
+
 /// Why bubblewrap can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BubblewrapError {

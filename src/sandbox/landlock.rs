@@ -78,6 +78,14 @@ pub enum LandlockError {
     Rules(#[from] landlock::RulesetError),
 }
 
+/// What no version holds.
+pub(super) const LIMITS: [&str; 4] = [
+    "modes, owners, times and extended attributes of files elsewhere can be changed by who owns them",
+    "names, sizes and times of hidden files can be seen",
+    "other processes and their command lines can be seen",
+    "datagrams can be sent to Unix datagram sockets that have a name",
+];
+
 /// What of a profile this version of Landlock doesn't enforce, in words.
 pub(super) fn lacking(version: u32) -> Vec<String> {
     let lacks = [

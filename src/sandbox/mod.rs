@@ -216,6 +216,7 @@ impl Sandbox {
                 _ => scope.profile.clone(),
             },
             not_enforced: lacking,
+            limits: limits(&backend),
             version,
         };
         let confinement = match &backend {
@@ -365,6 +366,16 @@ impl Sandbox {
             temporary: self.scope.temporary.clone(),
         })
     }
+}
+
+/// What no version of a backend holds, in words.
+pub fn limits(backend: &Backend) -> Vec<String> {
+    let limits: &[&str] = match backend {
+        Backend::Landlock => &landlock::LIMITS,
+        Backend::Bubblewrap(_) => &bubblewrap::LIMITS,
+        Backend::None | Backend::Command(_) => &[],
+    };
+    limits.iter().map(|limit| (*limit).to_owned()).collect()
 }
 
 /// Checks that permissions are within the owner's bound: each path that they name, and all below it.

@@ -1,4 +1,4 @@
-//! Places that are known for secrets. SECURITY.md shows the list by its groups.
+//! Places that are known for secrets. SECURITY.md has the same list.
 
 use std::path::{Path, PathBuf};
 
@@ -195,4 +195,25 @@ pub(super) fn hidden(home: Option<&Path>) -> Vec<PathBuf> {
         paths.map(move |path| home.join(path))
     });
     elsewhere.chain(in_homes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_is_documented() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("SECURITY.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let paths = |groups: &[(&str, &[&str])], before: &str| -> Vec<String> {
+            let paths = groups.iter().flat_map(|(_, paths)| *paths);
+            paths.map(|path| format!("`{before}{path}`")).collect()
+        };
+        let in_home = paths(IN_HOME, "~/");
+        let elsewhere = paths(ELSEWHERE, "");
+        let exceptions = EXCEPTIONS.iter().map(|path| format!("`{path}`"));
+        for path in in_home.into_iter().chain(elsewhere).chain(exceptions) {
+            assert!(page.contains(&path), "SECURITY.md doesn't name {path}");
+        }
+    }
 }

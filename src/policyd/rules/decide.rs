@@ -212,6 +212,10 @@ fn exec_value<'v>(heap: Heap<'v>, facts: &ExecFacts<'_>, name: Option<&[u8]>) ->
                     "not_enforced",
                     heap.alloc(AllocList(session.not_enforced.iter().map(String::as_str))),
                 ),
+                (
+                    "limits",
+                    heap.alloc(AllocList(session.sandbox_limits.iter().map(String::as_str))),
+                ),
                 ("version", heap.alloc(session.sandbox_version.as_str())),
             ])),
         ),

@@ -51,6 +51,8 @@ pub struct SessionFacts {
     pub not_enforced: Vec<String>,
     /// What enforces it, with its version.
     pub sandbox_version: String,
+    /// What no version of the backend holds, in words.
+    pub sandbox_limits: Vec<String>,
 }
 
 /// A user of the gate's host.
@@ -80,6 +82,7 @@ impl Default for SessionFacts {
             profile: String::new(),
             not_enforced: Vec::new(),
             sandbox_version: String::new(),
+            sandbox_limits: Vec::new(),
         }
     }
 }
