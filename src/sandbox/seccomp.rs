@@ -110,6 +110,17 @@ const CONTROLS: [u64; 6] = [
     0x4008_7602,
 ];
 
+/// Calls that change how another process runs, with the argument that names it; 0 is the caller.
+const OTHERS: [(libc::c_long, u8); 7] = [
+    (libc::SYS_prlimit64, 0),
+    (libc::SYS_setpriority, 1),
+    (libc::SYS_ioprio_set, 1),
+    (libc::SYS_sched_setscheduler, 0),
+    (libc::SYS_sched_setparam, 0),
+    (libc::SYS_sched_setattr, 0),
+    (libc::SYS_migrate_pages, 0),
+];
+
 /// Programs that become another user when they are executed are not to be made.
 const SET_ID: [u64; 2] = [libc::S_ISUID as u64, libc::S_ISGID as u64];
 
@@ -155,6 +166,12 @@ fn refused(network: NetworkAccess) -> seccompiler::Result<Rules> {
         libc::SYS_ioctl,
         controls.into_iter().collect::<Result<_, _>>()?,
     );
+
+    // The limits and priorities of other processes of the user, the gate among them.
+    for (call, process) in OTHERS {
+        let other = condition(process, Compare::Ne, 0)?;
+        rules.insert(call, vec![all(vec![other])?]);
+    }
 
     rules.insert(libc::SYS_fchmod, any_bit(1, SET_ID)?);
     rules.insert(libc::SYS_fchmodat, any_bit(2, SET_ID)?);

@@ -404,6 +404,12 @@ fn the_gate_is_out_of_reach(stage: Stage) {
         .filter(|line| line.starts_with("socket:"))
         .count();
     assert!(sockets <= 1, "{done}");
+    // Nor can it be slowed down.
+    let pid = std::process::id();
+    stage.outside(&format!("prlimit --pid {pid} --core=0:0 >/dev/null")).exits(0);
+    stage.cannot(&format!("prlimit --pid {pid} --core=0:0"));
+    stage.cannot(&format!("renice -n 19 -p {pid}"));
+    stage.can("ulimit -n 100; nice -n 1 true");
     // No session of its own: nothing can be asked, so nothing runs.
     let url = stage.gate.url();
     let wrapper = repository().join("target/dist/libexec/execgate/bash");
