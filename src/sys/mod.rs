@@ -22,6 +22,8 @@ pub mod audit;
 #[cfg(feature = "full")]
 pub mod confine;
 #[cfg(feature = "full")]
+pub mod file_system;
+#[cfg(feature = "full")]
 pub mod host;
 #[cfg(feature = "full")]
 pub mod limits;

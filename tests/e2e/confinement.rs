@@ -21,6 +21,15 @@ enum User {
     Nobody,
 }
 
+fn as_nobody(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    let user = NOBODY.to_string();
+    command
+        .args(["--reuid", &user, "--regid", &user, "--clear-groups", "--"])
+        .arg(program);
+    command
+}
+
 /// A place with a policy that lets all run, for sessions of one user.
 struct Stage {
     user: User,
@@ -100,20 +109,7 @@ impl Stage {
     fn command(&self, script: &str) -> Command {
         let mut command = match self.user {
             User::Own => Command::new(EXECGATE),
-            User::Nobody => {
-                let mut command = Command::new("setpriv");
-                let user = NOBODY.to_string();
-                command.args([
-                    "--reuid",
-                    &user,
-                    "--regid",
-                    &user,
-                    "--clear-groups",
-                    "--",
-                    EXECGATE,
-                ]);
-                command
-            }
+            User::Nobody => as_nobody(EXECGATE),
         };
         command
             .args([
@@ -404,12 +400,25 @@ fn the_gate_is_out_of_reach(stage: Stage) {
         .filter(|line| line.starts_with("socket:"))
         .count();
     assert!(sockets <= 1, "{done}");
-    // Nor can it be slowed down.
-    let pid = std::process::id();
-    stage.outside(&format!("prlimit --pid {pid} --core=0:0 >/dev/null")).exits(0);
-    stage.cannot(&format!("prlimit --pid {pid} --core=0:0"));
-    stage.cannot(&format!("renice -n 19 -p {pid}"));
+    // Nor can it be slowed down, nor anything else of its user.
+    let mut other = match stage.user {
+        User::Own => Command::new("sleep"),
+        User::Nobody => as_nobody("sleep"),
+    };
+    let mut other = other.arg("600").spawn().expect("a process");
+    let pid = other.id();
     stage.can("ulimit -n 100; nice -n 1 true");
+    for attempt in [
+        "prlimit --core=0:0 --pid",
+        "renice -n 19 -p",
+        "kill",
+        "chrt -i -p 0",
+    ] {
+        stage.cannot(&format!("{attempt} {pid}"));
+    }
+    assert_eq!(other.try_wait().expect("a child"), None);
+    other.kill().expect("a child");
+    other.wait().expect("a child");
     // No session of its own: nothing can be asked, so nothing runs.
     let url = stage.gate.url();
     let wrapper = repository().join("target/dist/libexec/execgate/bash");

@@ -17,11 +17,15 @@ mod bytes;
 mod command_line;
 mod confinement;
 mod crowds;
+#[allow(dead_code, reason = "the tests of chaos use the rest")]
+mod disk;
 mod embedding;
+mod exposition;
 mod gate;
 mod help;
 mod identity;
 mod journal;
+mod logs;
 mod machine;
 mod metrics;
 mod outages;
