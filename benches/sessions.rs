@@ -231,10 +231,7 @@ impl Session {
             labels: BTreeMap::from([("job".to_owned(), "42".to_owned())]),
             workdir: "/work".into(),
             command: vec!["bash".into(), "-c".into(), "make".into()],
-            sandbox: SandboxReport {
-                backend: "none".to_owned(),
-                enforcement: Enforcement::None,
-            },
+            sandbox: SandboxReport::none(),
             started_at: SystemTime::now(),
         });
         Self {

@@ -531,6 +531,10 @@ fn session_facts(
             v1::Enforcement::None | v1::Enforcement::Unspecified => Enforcement::None,
         },
         sandbox: sandbox.backend,
+        profile: sandbox.profile,
+        not_enforced: sandbox.not_enforced,
+        sandbox_version: sandbox.version,
+        sandbox_limits: sandbox.limits,
     })
 }
 
