@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::anyhow;
 use starlark::environment::{Globals, GlobalsBuilder};
@@ -14,7 +15,7 @@ use starlark::values::structs::{AllocStruct, StructRef};
 use starlark::values::tuple::UnpackTuple;
 use starlark::values::{Heap, Value};
 
-use super::answer::{Answer, OpinionReuse, OpinionReuseScope};
+use super::answer::{Answer, Ask, Effect, OpinionReuse, OpinionReuseScope};
 use super::prefix::Alternatives;
 use crate::model::{EscalationExecution, EscalationPermissions, NetworkAccess};
 use crate::policyd::text;
@@ -168,10 +169,10 @@ fn said(what: &str, given: Option<NoneOr<String>>) -> anyhow::Result<Option<Stri
 }
 
 /// The longest that an answer may be said to hold.
-const MAX_REUSE: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+const MAX_REUSE: Duration = Duration::from_secs(24 * 3600);
 
 /// How long an answer may be used again.
-fn reuse_of(given: Option<NoneOr<String>>) -> anyhow::Result<Option<std::time::Duration>> {
+fn reuse_of(given: Option<NoneOr<String>>) -> anyhow::Result<Option<Duration>> {
     let Some(time) = given.and_then(NoneOr::into_option) else {
         return Ok(None);
     };
@@ -187,7 +188,7 @@ fn reuse_of(given: Option<NoneOr<String>>) -> anyhow::Result<Option<std::time::D
     }
 }
 
-fn reuse_for_exec(time: Option<std::time::Duration>) -> Option<OpinionReuse> {
+fn reuse_for_exec(time: Option<Duration>) -> Option<OpinionReuse> {
     time.map(|valid_for| OpinionReuse {
         valid_for,
         scope: OpinionReuseScope::Exec,
@@ -216,19 +217,80 @@ fn prefix_reuse(
         None if scope != OpinionReuseScope::Exec => Err(anyhow!(
             "reuse_scope is given without reuse: say for how long, as in reuse = \"10m\""
         )),
-        Some(_) if *answer == Answer::Prompt => Err(anyhow!(
-            "reuse is given with the decision \"prompt\": the person who is asked says what holds, \
+        Some(_) if matches!(answer, Answer::Ask(_)) => Err(anyhow!(
+            "reuse is given with the decision \"ask\": the person who is asked says what holds, \
              leave it out"
         )),
         time => Ok(time.map(|valid_for| OpinionReuse { valid_for, scope })),
     }
 }
 
-fn answer_of(decision: &str, execution: Option<Value<'_>>) -> anyhow::Result<Answer> {
+/// How long an answer of a person is waited for unless a rule says otherwise: less than gates wait at
+/// most unless told otherwise (10 minutes), so that it is here that the question expires.
+const DEFAULT_WITHIN: Duration = Duration::from_secs(5 * 60);
+/// The longest that a rule may have a command wait.
+const MAX_WITHIN: Duration = Duration::from_secs(24 * 3600);
+/// Most bytes of who is asked.
+const MAX_ASKED: usize = 200;
+
+/// What a rule says of the person that it asks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Asking {
+    asked: Option<String>,
+    within: Option<Duration>,
+}
+
+impl Asking {
+    fn of(asked: Words, within: Words) -> anyhow::Result<Self> {
+        let asked = said("asks", asked)?;
+        if asked.as_ref().is_some_and(|asked| asked.len() > MAX_ASKED) {
+            return Err(anyhow!(
+                "asks has more than {MAX_ASKED} bytes: name who is asked in a few words"
+            ));
+        }
+        let within = within.and_then(NoneOr::into_option);
+        let within = within.map(|time| match humantime::parse_duration(&time) {
+            Ok(within) if within < Duration::from_secs(1) => Err(anyhow!(
+                "within is {time:?}: no person is as quick, write 1s or more"
+            )),
+            Ok(within) if within > MAX_WITHIN => Err(anyhow!(
+                "within is {time:?}, and can be 24h at most: shorten it"
+            )),
+            Ok(within) => Ok(within),
+            Err(_) => Err(anyhow!(
+                "within is {time:?}: write a time such as \"90s\", \"10m\" or \"1h30m\""
+            )),
+        });
+        Ok(Self {
+            asked,
+            within: within.transpose()?,
+        })
+    }
+}
+
+fn answer_of(
+    decision: &str,
+    execution: Option<Value<'_>>,
+    asking: Asking,
+) -> anyhow::Result<Answer> {
+    if !matches!(decision, "ask" | "prompt") && asking != Asking::default() {
+        return Err(anyhow!(
+            "asks or within is given with the decision {decision:?}: they belong to \"ask\" only, leave \
+             them out"
+        ));
+    }
     let answer = match decision {
         "allow" | "run" => Answer::Run,
-        "prompt" => Answer::Prompt,
         "forbidden" | "deny" => Answer::Deny,
+        "ask" | "prompt" => {
+            return Ok(Answer::Ask(Ask {
+                effect: execution.map_or(Ok(Effect::Run), |execution| {
+                    execution_of(execution).map(Effect::Escalate)
+                })?,
+                asked: asking.asked,
+                within: asking.within.unwrap_or(DEFAULT_WITHIN),
+            }));
+        }
         "escalate" => {
             return execution.map_or(
                 Ok(Answer::Escalate(EscalationExecution::Unsandboxed)),
@@ -237,15 +299,15 @@ fn answer_of(decision: &str, execution: Option<Value<'_>>) -> anyhow::Result<Ans
         }
         other => {
             return Err(anyhow!(
-                "the decision {other:?} isn't known: write \"run\" (or \"allow\"), \"prompt\", \
-                 \"escalate\" or \"deny\" (or \"forbidden\")"
+                "the decision {other:?} isn't known: write \"run\" (or \"allow\"), \"ask\" (or \
+                 \"prompt\"), \"escalate\" or \"deny\" (or \"forbidden\")"
             ));
         }
     };
     if execution.is_some() {
         return Err(anyhow!(
-            "execution is given with the decision {decision:?}: it belongs to \"escalate\" only, leave \
-             it out"
+            "execution is given with the decision {decision:?}: it belongs to \"escalate\" and \"ask\" \
+             only, leave it out"
         ));
     }
     Ok(answer)
@@ -396,7 +458,7 @@ pub(super) fn given_answer(value: Value<'_>) -> anyhow::Result<Option<GivenAnswe
     }
     if let Some(decision) = value.unpack_str() {
         return Ok(Some(GivenAnswer {
-            answer: answer_of(decision, None)?,
+            answer: answer_of(decision, None, Asking::default())?,
             justification: None,
             reason_code: None,
             name: None,
@@ -406,7 +468,7 @@ pub(super) fn given_answer(value: Value<'_>) -> anyhow::Result<Option<GivenAnswe
     let Some(fields) = answer_fields(value, "answer") else {
         return Err(anyhow!(
             "decide() returned {}: return None, a decision such as \"run\", or what run(), escalate(), \
-             prompt() or deny() gives",
+             ask() or deny() gives",
             described(value)
         ));
     };
@@ -419,6 +481,10 @@ pub(super) fn given_answer(value: Value<'_>) -> anyhow::Result<Option<GivenAnswe
         answer: answer_of(
             &words("decision").unwrap_or_default(),
             field(fields, "execution"),
+            Asking::of(
+                words("asks").map(NoneOr::Other),
+                words("within").map(NoneOr::Other),
+            )?,
         )?,
         justification: words("reason"),
         reason_code: words("reason_code"),
@@ -434,8 +500,10 @@ fn answer_value<'v>(
     decision: &str,
     execution: Option<Value<'v>>,
     (reason, reason_code, name, reuse): (Words, Words, Words, Words),
+    (asks, within): (Words, Words),
 ) -> anyhow::Result<Value<'v>> {
     reuse_of(reuse.clone())?;
+    Asking::of(asks.clone(), within.clone())?;
     let words = |what: &str, given: Words| -> anyhow::Result<Value<'v>> {
         Ok(said(what, given)?.map_or_else(Value::new_none, |words| heap.alloc(words)))
     };
@@ -447,6 +515,8 @@ fn answer_value<'v>(
         ("reason_code", words("reason_code", reason_code)?),
         ("name", words("name", name)?),
         ("reuse", words("reuse", reuse)?),
+        ("asks", words("asks", asks)?),
+        ("within", words("within", within)?),
     ])))
 }
 
@@ -461,7 +531,8 @@ fn answers(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] reuse: Option<NoneOr<String>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
-        answer_value(heap, "run", None, (reason, reason_code, name, reuse))
+        let said = (reason, reason_code, name, reuse);
+        answer_value(heap, "run", None, said, (None, None))
     }
 
     /// Runs the command outside the session's sandbox.
@@ -481,17 +552,37 @@ fn answers(builder: &mut GlobalsBuilder) {
             "escalate",
             execution,
             (reason, reason_code, name, reuse),
+            (None, None),
         )
     }
 
-    /// Asks a person.
+    /// Asks a person: to run the command inside the sandbox, or with an execution, outside.
+    #[allow(clippy::too_many_arguments)]
+    fn ask<'v>(
+        reason: Option<NoneOr<String>>,
+        #[starlark(require = named)] asks: Option<NoneOr<String>>,
+        #[starlark(require = named)] within: Option<NoneOr<String>>,
+        #[starlark(require = named)] execution: Option<Value<'v>>,
+        #[starlark(require = named)] reason_code: Option<NoneOr<String>>,
+        #[starlark(require = named)] name: Option<NoneOr<String>>,
+        heap: Heap<'v>,
+    ) -> anyhow::Result<Value<'v>> {
+        if let Some(execution) = execution {
+            execution_of(execution)?;
+        }
+        let said = (reason, reason_code, name, None);
+        answer_value(heap, "ask", execution, said, (asks, within))
+    }
+
+    /// As `ask()`, for files in the style of Codex.
     fn prompt<'v>(
         reason: Option<NoneOr<String>>,
         #[starlark(require = named)] reason_code: Option<NoneOr<String>>,
         #[starlark(require = named)] name: Option<NoneOr<String>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
-        answer_value(heap, "prompt", None, (reason, reason_code, name, None))
+        let said = (reason, reason_code, name, None);
+        answer_value(heap, "ask", None, said, (None, None))
     }
 
     /// Refuses the command.
@@ -502,7 +593,8 @@ fn answers(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] reuse: Option<NoneOr<String>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
-        answer_value(heap, "deny", None, (reason, reason_code, name, reuse))
+        let said = (reason, reason_code, name, reuse);
+        answer_value(heap, "deny", None, said, (None, None))
     }
 
     /// A confinement for escalated commands.
@@ -544,12 +636,15 @@ fn declarations(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] reason_code: Option<NoneOr<String>>,
         #[starlark(require = named)] reuse: Option<NoneOr<String>>,
         #[starlark(require = named)] reuse_scope: Option<NoneOr<String>>,
+        #[starlark(require = named)] asks: Option<NoneOr<String>>,
+        #[starlark(require = named)] within: Option<NoneOr<String>>,
         eval: &mut Evaluator<'v, '_, '_>,
     ) -> anyhow::Result<NoneType> {
         let decision = decision.and_then(NoneOr::into_option);
         let answer = answer_of(
             decision.as_deref().unwrap_or("allow"),
             execution.and_then(NoneOr::into_option),
+            Asking::of(asks, within)?,
         )?;
         if pattern.items.len() > MAX_PATTERN {
             return Err(anyhow!(
@@ -642,11 +737,17 @@ fn declarations(builder: &mut GlobalsBuilder) {
         justification: Option<NoneOr<String>>,
         #[starlark(require = named)] execution: Option<NoneOr<Value<'v>>>,
         #[starlark(require = named)] reason_code: Option<NoneOr<String>>,
+        #[starlark(require = named)] asks: Option<NoneOr<String>>,
+        #[starlark(require = named)] within: Option<NoneOr<String>>,
         eval: &mut Evaluator<'v, '_, '_>,
     ) -> anyhow::Result<NoneType> {
         let fallback = DraftFallback {
             place: place(eval),
-            answer: answer_of(&decision, execution.and_then(NoneOr::into_option))?,
+            answer: answer_of(
+                &decision,
+                execution.and_then(NoneOr::into_option),
+                Asking::of(asks, within)?,
+            )?,
             justification: said("justification", justification)?,
             reason_code: said("reason_code", reason_code)?,
         };

@@ -23,7 +23,7 @@ mod prefix;
 
 use std::sync::Arc;
 
-pub use answer::{Answer, Opinion, OpinionReuse, OpinionReuseScope, Strictness};
+pub use answer::{Answer, Ask, Effect, Opinion, OpinionReuse, OpinionReuseScope, Strictness};
 pub use error::RulesError;
 pub use facts::{ExecFacts, SessionFacts, UserFacts};
 pub use load::MAX_FILE_SIZE;
@@ -57,8 +57,10 @@ pub struct Rules {
 #[must_use]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ruling {
-    /// What is to be done.
+    /// What is to be done; where a person is to be asked: if nobody can be.
     pub decision: EscalationDecision,
+    /// The question to a person, where the rules ask one.
+    pub ask: Option<Ask>,
     /// Why, in words; may be empty unless the exec is denied.
     pub reason: String,
     /// A stable name for the reason; may be empty.
@@ -118,6 +120,7 @@ impl Rules {
                     reason: Some(reason.clone()),
                 },
                 reason,
+                ask: None,
                 reason_code: CODE_NO_MATCH.to_owned(),
                 rule: "no rule".to_owned(),
                 reuse: None,
@@ -162,16 +165,18 @@ fn ruling(opinion: &Opinion, reason_of_denial: impl FnOnce() -> String) -> Rulin
             };
             (decision, reason, opinion.reason_code.clone())
         }
-        Answer::Prompt => {
-            let about = justification.map_or_else(String::new, |words| format!(": {words}"));
-            let reason = format!(
-                "the rule {} asks for a person's approval, which can't be had yet{about}",
-                opinion.rule
-            );
+        Answer::Ask(_) => {
             let decision = EscalationDecision::Deny {
-                reason: Some(reason.clone()),
+                reason: Some(format!(
+                    "the rule {} asks for a person's approval, and nobody can be asked",
+                    opinion.rule
+                )),
             };
-            (decision, reason, CODE_APPROVAL_UNAVAILABLE.to_owned())
+            (
+                decision,
+                justification.unwrap_or_default(),
+                CODE_APPROVAL_UNAVAILABLE.to_owned(),
+            )
         }
         Answer::Run => (
             EscalationDecision::Run,
@@ -184,8 +189,13 @@ fn ruling(opinion: &Opinion, reason_of_denial: impl FnOnce() -> String) -> Rulin
             opinion.reason_code.clone(),
         ),
     };
+    let ask = match &opinion.answer {
+        Answer::Ask(ask) => Some(ask.clone()),
+        _ => None,
+    };
     Ruling {
         decision,
+        ask,
         reason,
         reason_code,
         rule: opinion.rule.clone(),
