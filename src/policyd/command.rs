@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::{Parser, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
@@ -14,15 +14,21 @@ use tonic::transport::Server;
 use tonic_health::ServingStatus;
 
 use super::accept::{self, Demands};
-use super::authenticate::Authentication;
+use super::approvals::{Approvals, Desk, Ledger, Loaded, MOST_CLOSED};
+use super::authenticate::{Authentication, WithoutToken};
+use super::identity::GateIdentity;
 use super::listen::{self, Doors, Exposure, ListenAddress, ListenError, Missing};
+use super::operators::Operator;
 use super::owners::{self, Owners};
 use super::reload::{Followed, RulesFile, TokensFile};
 use super::rules::RulesError;
 use super::service::{MAX_MESSAGE_SIZE, RulesService, Setting};
+use super::sessions::{Sessions, SessionsService};
 use super::store::{Store, StoreError};
 use super::tls::{TlsFiles, WithoutCertificate};
 use crate::logging;
+use crate::pb::approval::v1::approval_service_server::ApprovalServiceServer;
+use crate::pb::session::v1::session_service_server::SessionServiceServer;
 use crate::pb::v1::policy_service_server::PolicyServiceServer;
 use crate::sys::{host, limits};
 use crate::transport::CredentialError;
@@ -140,6 +146,12 @@ pub struct PolicydArgs {
     /// token, unless it shows a certificate.
     #[arg(long, value_name = "FILE", env = "EXECGATE_POLICYD_TOKENS")]
     pub tokens: Option<PathBuf>,
+
+    /// File of lines NAME SHA256, as `execgate token NAME` writes them: the tokens of operators, who
+    /// approve what rules ask about (`execgate approvals`) and end sessions (`execgate sessions`). None of
+    /// them is a gate's. Without it nobody can be asked, and what rules ask about is denied.
+    #[arg(long, value_name = "FILE", env = "EXECGATE_POLICYD_OPERATORS")]
+    pub operators: Option<PathBuf>,
 
     /// User id whose processes may connect by the Unix socket, besides root's and this one's. May be
     /// given more than once; the socket can then be opened by every user.
@@ -276,25 +288,52 @@ pub fn run(args: &PolicydArgs, out: &mut dyn Write) -> Result<(), PolicydError> 
             "no --data: events are not stored, and there is nothing to audit afterwards"
         );
     }
+    let (ledger, loaded) = match (&args.data, &args.operators) {
+        (Some(data), Some(_)) => {
+            let (ledger, loaded) = Ledger::open(data, MOST_CLOSED)?;
+            (Some(ledger), loaded)
+        }
+        (None, Some(_)) => {
+            tracing::warn!("no --data: approvals are forgotten when the service ends");
+            (None, Loaded::default())
+        }
+        (_, None) => (None, Loaded::default()),
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(STACK_SIZE)
         .build()
         .map_err(PolicydError::Runtime)?;
-    let served = runtime.block_on(serve(args, sources, store.clone(), descriptors, out));
+    let kept = Persistence {
+        store: store.clone(),
+        ledger: ledger.clone(),
+        loaded,
+    };
+    let served = runtime.block_on(serve(args, sources, kept, descriptors, out));
     // Calls that didn't end in time end here, and let go of the store.
     runtime.shutdown_timeout(Duration::from_secs(1));
+    if let Some(ledger) = ledger {
+        ledger.close();
+    }
     if let Some(store) = store {
         store.close();
     }
     served
 }
 
+/// Where what happens is kept, and what was kept.
+struct Persistence {
+    store: Option<Store>,
+    ledger: Option<Ledger>,
+    loaded: Loaded,
+}
+
 /// What is read from files, and again when they change.
 struct Sources {
     rules: Followed<RulesFile>,
     tls: Option<Followed<TlsFiles>>,
-    tokens: Option<Followed<TokensFile>>,
+    tokens: Option<Followed<TokensFile<GateIdentity>>>,
+    operators: Option<Followed<TokensFile<Operator>>>,
 }
 
 impl Sources {
@@ -308,9 +347,9 @@ impl Sources {
                 certificate: certificate.clone(),
                 key: key.clone(),
                 client_ca: args.client_ca.clone(),
-                without_certificate: match &args.tokens {
-                    Some(_) => WithoutCertificate::MayShowToken,
-                    None => WithoutCertificate::Refused,
+                without_certificate: match (&args.tokens, &args.operators) {
+                    (None, None) => WithoutCertificate::Refused,
+                    _ => WithoutCertificate::MayShowToken,
                 },
             })?),
             _ => None,
@@ -318,11 +357,16 @@ impl Sources {
         let tokens = args
             .tokens
             .clone()
-            .map(|path| Followed::load(TokensFile(path)));
+            .map(|path| Followed::load(TokensFile::new(path)));
+        let operators = args
+            .operators
+            .clone()
+            .map(|path| Followed::load(TokensFile::new(path)));
         Ok(Self {
             rules,
             tls,
             tokens: tokens.transpose()?,
+            operators: operators.transpose()?,
         })
     }
 
@@ -348,6 +392,9 @@ impl Sources {
         if let Some(tokens) = self.tokens {
             tokio::spawn(tokens.follow(hangups()?));
         }
+        if let Some(operators) = self.operators {
+            tokio::spawn(operators.follow(hangups()?));
+        }
         Ok(())
     }
 }
@@ -363,7 +410,7 @@ fn raise_descriptors() -> u64 {
 async fn serve(
     args: &PolicydArgs,
     sources: Sources,
-    store: Option<Store>,
+    kept: Persistence,
     descriptors: u64,
     out: &mut dyn Write,
 ) -> Result<(), PolicydError> {
@@ -391,11 +438,36 @@ async fn serve(
     let revision = in_force.borrow().revision().to_owned();
     let prefix_rules = in_force.borrow().prefix_rule_count();
     let tokens = sources.tokens.as_ref().map(Followed::in_force);
+    let operators = sources.operators.as_ref().map(Followed::in_force);
+    let owners = owners(kept.store.as_ref())?;
+    let Loaded {
+        kept: approvals,
+        terminations: ended,
+    } = kept.loaded;
+    let sessions = Sessions::new(ended);
+    let desk = Desk::new(kept.ledger.clone(), approvals, SystemTime::now());
+    let operating = operators.clone().map(|operators| {
+        tokio::spawn(desk.clone().keep_swept());
+        let approvals = Approvals::new(desk.clone(), operators, stopping.clone());
+        let sessions = SessionsService {
+            sessions: sessions.clone(),
+            owners: owners.clone(),
+            desk: desk.clone(),
+            ledger: kept.ledger,
+        };
+        (
+            ApprovalServiceServer::new(approvals).max_encoding_message_size(MAX_MESSAGE_SIZE),
+            SessionServiceServer::new(sessions).max_encoding_message_size(MAX_MESSAGE_SIZE),
+        )
+    });
+    let (approvals, operated_sessions) = operating.unzip();
     let service = PolicyServiceServer::new(RulesService::new(Setting {
         rules: in_force,
         tokens: tokens.clone(),
-        owners: owners(store.as_ref())?,
-        store,
+        owners,
+        desk: operators.is_some().then_some(desk),
+        sessions,
+        store: kept.store,
         stopping: stopping.clone(),
     }))
     .max_decoding_message_size(MAX_MESSAGE_SIZE)
@@ -417,8 +489,17 @@ async fn serve(
         .max_concurrent_streams(MAX_STREAMS)
         .http2_max_header_list_size(MAX_HEADERS)
         .http2_max_pending_accept_reset_streams(Some(MAX_RESET_STREAMS))
-        .layer(InterceptorLayer::new(Authentication { tokens }))
+        .layer(InterceptorLayer::new(Authentication {
+            tokens,
+            operators,
+            without_token: match &args.client_ca {
+                Some(_) => WithoutToken::NeedsCertificate,
+                None => WithoutToken::Admitted,
+            },
+        }))
         .add_service(service)
+        .add_optional_service(approvals)
+        .add_optional_service(operated_sessions)
         .add_service(health_service)
         .add_service(describe().build_v1().map_err(PolicydError::Reflection)?)
         .add_service(

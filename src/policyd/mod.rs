@@ -17,6 +17,7 @@
 
 mod accept;
 mod admission;
+mod approvals;
 pub mod audit;
 mod authenticate;
 mod bounds;
@@ -25,11 +26,13 @@ pub mod command;
 mod connection;
 mod identity;
 pub mod listen;
+mod operators;
 mod owners;
 mod reload;
 mod revision;
 pub mod rules;
 mod service;
+mod sessions;
 pub mod store;
 mod text;
 mod throttle;

@@ -1,4 +1,4 @@
-//! Bearer tokens: what gates may show, known by their digests alone.
+//! Bearer tokens: what gates and operators may show, known by their digests alone.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::identity::GateIdentity;
+use super::operators::Operator;
 use super::revision::{hexadecimal, revision};
 use crate::transport::{self, CredentialError};
 
@@ -41,11 +42,45 @@ impl std::fmt::Display for TokenDigest {
     }
 }
 
+/// Who may have a token.
+pub(super) trait Holder: Sized + Send + Sync + 'static {
+    /// What several of them are called, in the log.
+    const NAME: &'static str;
+
+    /// `None` where the name isn't fit for one.
+    fn named(name: &str) -> Option<Self>;
+    fn as_str(&self) -> &str;
+}
+
+impl Holder for GateIdentity {
+    const NAME: &'static str = "tokens";
+
+    fn named(name: &str) -> Option<Self> {
+        Self::token(name)
+    }
+
+    fn as_str(&self) -> &str {
+        GateIdentity::as_str(self)
+    }
+}
+
+impl Holder for Operator {
+    const NAME: &'static str = "operators' tokens";
+
+    fn named(name: &str) -> Option<Self> {
+        Operator::named(name)
+    }
+
+    fn as_str(&self) -> &str {
+        Operator::as_str(self)
+    }
+}
+
 /// The tokens that are valid, and whose each is. A name may have several.
 #[derive(Debug)]
-pub(super) struct Tokens(Vec<(TokenDigest, GateIdentity)>);
+pub(super) struct Tokens<H = GateIdentity>(Vec<(TokenDigest, H)>);
 
-impl Tokens {
+impl<H: Holder> Tokens<H> {
     /// Reads a file of lines `NAME SHA256`; blank lines and what follows `#` at a line's beginning are
     /// passed over.
     pub(super) fn load(path: &Path) -> Result<Self, CredentialError> {
@@ -71,7 +106,7 @@ impl Tokens {
                     ));
                 }
             };
-            let gate = GateIdentity::token(name).ok_or_else(|| {
+            let holder = H::named(name).ok_or_else(|| {
                 format!("line {number}: the name must be printable ASCII, 512 characters at most")
             })?;
             let digest = TokenDigest::parse(digest).ok_or_else(|| {
@@ -82,14 +117,14 @@ impl Tokens {
             })?;
             if let Some(earlier) = lines.insert(digest, number) {
                 return Err(format!(
-                    "lines {earlier} and {number} are the same token: give each gate one of its own"
+                    "lines {earlier} and {number} are the same token: give everybody one of their own"
                 ));
             }
-            tokens.push((digest, gate));
+            tokens.push((digest, holder));
         }
         match tokens.len() {
             0 => Err(
-                "it holds no token, so no gate could connect; `execgate token NAME` makes one"
+                "it holds no token, so nobody could show one; `execgate token NAME` makes one"
                     .to_owned(),
             ),
             1..=MAX_TOKENS => Ok(Self(tokens)),
@@ -98,11 +133,11 @@ impl Tokens {
     }
 
     /// Whose token this is. Takes as long whoever's it is.
-    pub(super) fn owner(&self, digest: TokenDigest) -> Option<&GateIdentity> {
+    pub(super) fn owner(&self, digest: TokenDigest) -> Option<&H> {
         let mut found = None;
-        for (known, gate) in &self.0 {
+        for (known, holder) in &self.0 {
             if bool::from(known.0.ct_eq(&digest.0)) {
-                found = Some(gate);
+                found = Some(holder);
             }
         }
         found
@@ -111,7 +146,7 @@ impl Tokens {
     /// Names the content: the beginning of a SHA-256.
     pub(super) fn revision(&self) -> String {
         let parts = self.0.iter();
-        revision(parts.flat_map(|(token, gate)| [&token.0[..], gate.as_str().as_bytes()]))
+        revision(parts.flat_map(|(token, holder)| [&token.0[..], holder.as_str().as_bytes()]))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -133,7 +168,7 @@ mod tests {
             line("ci", "new"),
             line("lab", "x").to_uppercase().replace("LAB", "lab"),
         );
-        let tokens = Tokens::parse(&text).expect("tokens");
+        let tokens = Tokens::<GateIdentity>::parse(&text).expect("tokens");
         let owner = |token: &str| {
             tokens
                 .owner(TokenDigest::of(token.as_bytes()))
@@ -145,7 +180,7 @@ mod tests {
         assert_eq!(owner("y"), None);
         assert_eq!(owner(""), None);
 
-        let error = Tokens::parse(&format!("{}{}", line("a", "t"), line("b", "t")));
+        let error = Tokens::<GateIdentity>::parse(&format!("{}{}", line("a", "t"), line("b", "t")));
         assert!(error.expect_err("refused").contains("lines 1 and 2"));
     }
 
@@ -158,7 +193,7 @@ mod tests {
             ("# x\nname execgate_secret", "line 2: the SHA-256"),
             ("name execgate_secret more", "line 1 isn't"),
         ] {
-            let error = Tokens::parse(text).expect_err(text);
+            let error = Tokens::<Operator>::parse(text).expect_err(text);
             assert!(error.contains(says), "{error}");
             assert!(!error.contains("secret"), "{error}");
         }
