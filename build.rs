@@ -7,12 +7,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+/// The files that hold services; all others are imported by these.
+#[cfg(feature = "full")]
+const SERVICES: [&str; 2] = [
+    "execgate/policy/v1/policy_service.proto",
+    "execgate/audit/v1/audit_service.proto",
+];
+
 #[cfg(feature = "full")]
 fn compile_protos() -> Result<(), Box<dyn std::error::Error>> {
     let descriptors = protox::Compiler::new(["proto"])?
         .include_imports(true)
         .include_source_info(true)
-        .open_file("execgate/policy/v1/policy_service.proto")?
+        .open_files(SERVICES)?
         .encode_file_descriptor_set();
     let out_dir =
         std::path::PathBuf::from(std::env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
@@ -22,6 +29,6 @@ fn compile_protos() -> Result<(), Box<dyn std::error::Error>> {
         .file_descriptor_set_path(&path)
         .skip_protoc_run()
         .bytes(".")
-        .compile_protos(&["execgate/policy/v1/policy_service.proto"], &["proto"])?;
+        .compile_protos(&SERVICES, &["proto"])?;
     Ok(())
 }

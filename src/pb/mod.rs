@@ -20,11 +20,27 @@ pub use status::{Reconnect, after_status};
 pub use text::{TEXT_LIMIT, one_line};
 pub use trace::{NoTraceParent, TRACEPARENT, TraceParent};
 
-/// Generated from `proto/execgate/policy/v1`.
+/// Generated code, in modules as its packages are.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
-pub mod v1 {
-    tonic::include_proto!("execgate.policy.v1");
+mod generated {
+    pub mod execgate {
+        pub mod policy {
+            pub mod v1 {
+                tonic::include_proto!("execgate.policy.v1");
+            }
+        }
+        pub mod audit {
+            pub mod v1 {
+                tonic::include_proto!("execgate.audit.v1");
+            }
+        }
+    }
 }
+
+/// Generated from `proto/execgate/audit/v1`.
+pub use generated::execgate::audit::v1 as audit;
+/// Generated from `proto/execgate/policy/v1`.
+pub use generated::execgate::policy::v1;
 
 /// The encoded descriptors of `proto/`, for gRPC reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] =

@@ -17,10 +17,20 @@ const MAX_TOKEN: usize = 4_096;
 
 static REFUSED: Throttle = Throttle::new(Duration::from_secs(1));
 
+/// What somebody may do here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Ask for verdicts, and tell what happened.
+    Gate,
+    /// Read what is on record.
+    Auditor,
+}
+
 /// Who makes a call. Each call that reaches a service has it.
 #[derive(Debug, Clone)]
 pub(super) struct Caller {
     pub(super) gate: GateIdentity,
+    pub(super) role: Role,
     /// The token that says so, where one does: the call ends when it is no longer valid.
     pub(super) token: Option<TokenDigest>,
 }
@@ -29,9 +39,21 @@ pub(super) struct Caller {
 #[derive(Debug, Clone)]
 pub(super) struct Authentication {
     pub(super) tokens: Option<watch::Receiver<Arc<Tokens>>>,
+    /// Who is an auditor, besides those whose token says so.
+    pub(super) auditors: Arc<[GateIdentity]>,
 }
 
 impl Authentication {
+    fn is(&self, gate: GateIdentity, token: Option<(TokenDigest, Role)>) -> Caller {
+        let is_auditor = self.auditors.contains(&gate)
+            || token.is_some_and(|(_, role)| role == Role::Auditor);
+        Caller {
+            gate,
+            role: if is_auditor { Role::Auditor } else { Role::Gate },
+            token: token.map(|(token, _)| token),
+        }
+    }
+
     fn caller(&self, request: &Request<()>) -> Result<Caller, &'static str> {
         let peer = request.extensions().get::<Peer>();
         let proven = peer.and_then(|peer| peer.proven.clone());
@@ -52,25 +74,26 @@ impl Authentication {
                 Some(Proof::Certificate(gate) | Proof::User(gate)) => gate,
                 _ => GateIdentity::anonymous(),
             };
-            return Ok(Caller { gate, token: None });
+            return Ok(self.is(gate, None));
         };
         let mut shown = request.metadata().get_all("authorization").iter();
         match (shown.next(), shown.next()) {
             (Some(shown), None) => {
                 let digest = bearer(shown.as_encoded_bytes())?;
-                let owner = tokens.borrow().owner(digest).cloned();
-                let owner = owner.ok_or("the token isn't one that the policy service knows")?;
+                let known = {
+                    let tokens = tokens.borrow();
+                    tokens.owner(digest).cloned().zip(tokens.role(digest))
+                };
+                let (owner, role) =
+                    known.ok_or("the token isn't one that the policy service knows")?;
                 Ok(match certificate {
-                    Some(gate) => Caller { gate, token: None },
-                    None => Caller {
-                        gate: owner,
-                        token: Some(digest),
-                    },
+                    Some(gate) => self.is(gate, None),
+                    None => self.is(owner, Some((digest, role))),
                 })
             }
             (Some(_), Some(_)) => Err("it has more than one authorization"),
             (None, _) => match certificate {
-                Some(gate) => Ok(Caller { gate, token: None }),
+                Some(gate) => Ok(self.is(gate, None)),
                 None => Err("the policy service asks for a token, and the gate shows none"),
             },
         }
@@ -87,6 +110,25 @@ fn bearer(authorization: &[u8]) -> Result<TokenDigest, &'static str> {
         return Err("its token is empty, or longer than any");
     }
     Ok(TokenDigest::of(token))
+}
+
+/// Completes when the token of a call is no longer valid.
+pub(super) async fn revoked(
+    token: Option<TokenDigest>,
+    tokens: &mut Option<watch::Receiver<Arc<Tokens>>>,
+) {
+    let (Some(token), Some(tokens)) = (token, tokens) else {
+        return std::future::pending().await;
+    };
+    let role = tokens.borrow().role(token);
+    while tokens.changed().await.is_ok() {
+        let now = tokens.borrow_and_update().role(token);
+        if now.is_none() || now != role {
+            return;
+        }
+    }
+    // Nothing is revoked any more: the service ends.
+    std::future::pending::<()>().await;
 }
 
 impl Interceptor for Authentication {
@@ -128,7 +170,8 @@ mod tests {
             let shown = shown.parse().expect("ASCII");
             request.metadata_mut().append("authorization", shown);
         }
-        let caller = Authentication { tokens }.caller(&request)?;
+        let auditors = Arc::new([]);
+        let caller = Authentication { tokens, auditors }.caller(&request)?;
         Ok(caller.gate.to_string())
     }
 

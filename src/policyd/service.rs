@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::admission::{Admission, Admitted, Bounds, Full};
-use super::authenticate::Caller;
+use super::authenticate::{Caller, Role, revoked};
 use super::bounds;
 use super::identity::GateIdentity;
 use super::owners::Owners;
@@ -32,11 +32,12 @@ use super::rules::{
 };
 use super::store::{Journal, Store};
 use super::throttle::Throttle;
-use super::tokens::{TokenDigest, Tokens};
+use super::tokens::Tokens;
 use crate::model::{
     Enforcement, EscalationDecision, EscalationExecution, EscalationPermissions, ExecId,
     NetworkAccess, ProcessIdentity,
 };
+use crate::pb::audit::StoredAnswer;
 use crate::pb::v1::policy_service_server::PolicyService;
 use crate::pb::v1::session_request::Event;
 use crate::pb::v1::session_response::Answer;
@@ -98,6 +99,11 @@ impl PolicyService for RulesService {
     ) -> Result<Response<Self::SessionStream>, Status> {
         let caller = request.extensions().get::<Caller>().cloned();
         let caller = caller.ok_or_else(|| Status::internal("the caller isn't known"))?;
+        if caller.role != Role::Gate {
+            return Err(Status::permission_denied(
+                "this credential is an auditor's: it asks for no verdicts",
+            ));
+        }
         let admitted = self.calls.admit(caller.gate.clone()).map_err(|full| {
             let status = overfull(full);
             if let Some(held_back) = FULL.admit() {
@@ -340,7 +346,7 @@ impl Call {
         session: &SessionFacts,
         conversation: Conversation,
         request: &v1::SessionRequest,
-    ) -> Result<Option<v1::Verdict>, End> {
+    ) -> Result<Option<StoredAnswer>, End> {
         match &request.event {
             // Nobody waits for the verdict any more.
             Some(Event::ExecRequested(_)) if conversation == Conversation::Delivery => Ok(None),
@@ -350,7 +356,7 @@ impl Call {
                     verdict(&rules, session, exec)
                 };
                 self.answer(Answer::Verdict(verdict.clone())).await?;
-                Ok(Some(verdict))
+                Ok(Some(verdict.into()))
             }
             Some(Event::SessionStarted(_)) => Err(Status::invalid_argument(
                 "SessionStarted may stand only first in a call",
@@ -430,20 +436,6 @@ fn within_bounds(request: &v1::SessionRequest) -> Result<(), Status> {
             request.sequence
         ))),
     }
-}
-
-/// Completes when the token of a call is no longer valid.
-async fn revoked(token: Option<TokenDigest>, tokens: &mut Option<watch::Receiver<Arc<Tokens>>>) {
-    let (Some(token), Some(tokens)) = (token, tokens) else {
-        return std::future::pending().await;
-    };
-    while tokens.changed().await.is_ok() {
-        if tokens.borrow_and_update().owner(token).is_none() {
-            return;
-        }
-    }
-    // Nothing is revoked any more: the service ends.
-    std::future::pending::<()>().await;
 }
 
 /// The gate may have another one: it is to call again at once.

@@ -6,6 +6,7 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use super::authenticate::Role;
 use super::identity::GateIdentity;
 use super::revision::{hexadecimal, revision};
 use crate::transport::{self, CredentialError};
@@ -41,12 +42,19 @@ impl std::fmt::Display for TokenDigest {
     }
 }
 
-/// The tokens that are valid, and whose each is. A name may have several.
+/// The tokens that are valid, whose each is, and what for. A name may have several.
 #[derive(Debug)]
-pub(super) struct Tokens(Vec<(TokenDigest, GateIdentity)>);
+pub(super) struct Tokens(Vec<Token>);
+
+#[derive(Debug)]
+struct Token {
+    digest: TokenDigest,
+    owner: GateIdentity,
+    role: Role,
+}
 
 impl Tokens {
-    /// Reads a file of lines `NAME SHA256`; blank lines and what follows `#` at a line's beginning are
+    /// Reads a file of lines `NAME SHA256`, or `NAME SHA256 auditor`; blank lines and what follows `#` at a line's beginning are
     /// passed over.
     pub(super) fn load(path: &Path) -> Result<Self, CredentialError> {
         let content = transport::read_public(path)?;
@@ -60,14 +68,16 @@ impl Tokens {
         let mut lines = HashMap::new();
         for (number, line) in (1..).zip(text.lines()) {
             let mut words = line.split_ascii_whitespace();
-            let (name, digest) = match (words.next(), words.next(), words.next()) {
-                (None, ..) => continue,
-                (Some(name), ..) if name.starts_with('#') => continue,
-                (Some(name), Some(digest), None) => (name, digest),
+            let four = [words.next(), words.next(), words.next(), words.next()];
+            let (name, digest, role) = match four {
+                [None, ..] => continue,
+                [Some(name), ..] if name.starts_with('#') => continue,
+                [Some(name), Some(digest), None, None] => (name, digest, Role::Gate),
+                [Some(name), Some(digest), Some("auditor"), None] => (name, digest, Role::Auditor),
                 _ => {
                     return Err(format!(
-                        "line {number} isn't a name and the SHA-256 of a token; `execgate token NAME` makes \
-                         such lines"
+                        "line {number} isn't a name and the SHA-256 of a token, with `auditor` behind it or \
+                         nothing; `execgate token NAME` makes such lines"
                     ));
                 }
             };
@@ -85,7 +95,11 @@ impl Tokens {
                     "lines {earlier} and {number} are the same token: give each gate one of its own"
                 ));
             }
-            tokens.push((digest, gate));
+            tokens.push(Token {
+                digest,
+                owner: gate,
+                role,
+            });
         }
         match tokens.len() {
             0 => Err(
@@ -99,10 +113,19 @@ impl Tokens {
 
     /// Whose token this is. Takes as long whoever's it is.
     pub(super) fn owner(&self, digest: TokenDigest) -> Option<&GateIdentity> {
+        self.find(digest).map(|token| &token.owner)
+    }
+
+    /// What a token is for.
+    pub(super) fn role(&self, digest: TokenDigest) -> Option<Role> {
+        self.find(digest).map(|token| token.role)
+    }
+
+    fn find(&self, digest: TokenDigest) -> Option<&Token> {
         let mut found = None;
-        for (known, gate) in &self.0 {
-            if bool::from(known.0.ct_eq(&digest.0)) {
-                found = Some(gate);
+        for token in &self.0 {
+            if bool::from(token.digest.0.ct_eq(&digest.0)) {
+                found = Some(token);
             }
         }
         found
@@ -110,8 +133,13 @@ impl Tokens {
 
     /// Names the content: the beginning of a SHA-256.
     pub(super) fn revision(&self) -> String {
-        let parts = self.0.iter();
-        revision(parts.flat_map(|(token, gate)| [&token.0[..], gate.as_str().as_bytes()]))
+        revision(self.0.iter().flat_map(|token| {
+            let role = match token.role {
+                Role::Gate => "",
+                Role::Auditor => " auditor",
+            };
+            [&token.digest.0[..], token.owner.as_str().as_bytes(), role.as_bytes()]
+        }))
     }
 
     pub(super) fn len(&self) -> usize {
