@@ -15,6 +15,7 @@ use tonic_health::ServingStatus;
 
 use super::accept::{self, Demands};
 use super::approvals::{Approvals, Desk, Ledger, Loaded, MOST_CLOSED};
+use super::audit::StoreAudit;
 use super::authenticate::{Authentication, WithoutToken};
 use super::identity::GateIdentity;
 use super::listen::{self, Doors, Exposure, ListenAddress, ListenError, Missing};
@@ -24,10 +25,11 @@ use super::reload::{Followed, RulesFile, TokensFile};
 use super::rules::RulesError;
 use super::service::{MAX_MESSAGE_SIZE, RulesService, Setting};
 use super::sessions::{Sessions, SessionsService};
-use super::store::{Store, StoreError};
+use super::store::{Retention, Store, StoreError};
 use super::tls::{TlsFiles, WithoutCertificate};
 use crate::logging;
 use crate::pb::approval::v1::approval_service_server::ApprovalServiceServer;
+use crate::pb::audit::audit_service_server::AuditServiceServer;
 use crate::pb::session::v1::session_service_server::SessionServiceServer;
 use crate::pb::v1::policy_service_server::PolicyServiceServer;
 use crate::sys::{host, limits};
@@ -48,6 +50,10 @@ const MAX_HEADERS: u32 = 16 << 10;
 const MAX_RESET_STREAMS: usize = 64;
 /// The interpreter of rules recurses over nested values.
 const STACK_SIZE: usize = 16 << 20;
+/// Largest question of an auditor, in bytes.
+const MAX_QUESTION_SIZE: usize = 256 << 10;
+/// Between looks at whether there is something that isn't to be kept.
+const PRUNING_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a service that was told to stop waits for its calls to end.
 const STOPPING_PATIENCE: Duration = Duration::from_secs(8);
 
@@ -163,6 +169,39 @@ pub struct PolicydArgs {
     )]
     pub allow_uids: Vec<u32>,
 
+    /// Who may read the record over the network (`execgate watch`, `execgate audit --service`), by certificate or
+    /// user: uri:URI, dns:NAME or uid:NUMBER. May be given more than once. Operators' tokens say so themselves, by
+    /// the word `auditor` at the end of their line. An auditor is no gate.
+    #[arg(
+        long = "auditor",
+        value_name = "IDENTITY",
+        env = "EXECGATE_POLICYD_AUDITOR",
+        value_delimiter = ',',
+        value_parser = auditor
+    )]
+    pub auditors: Vec<GateIdentity>,
+
+    /// Remove events that are older than so much, such as 90d or 12h. Everything is kept if neither this nor
+    /// --retain-size is given.
+    #[arg(
+        long,
+        value_name = "AGE",
+        env = "EXECGATE_POLICYD_RETAIN_AGE",
+        value_parser = humantime::parse_duration,
+        requires = "data"
+    )]
+    pub retain_age: Option<Duration>,
+
+    /// Remove the oldest events while the store takes more than so much, such as 20GiB; 64MiB at least.
+    #[arg(
+        long,
+        value_name = "SIZE",
+        env = "EXECGATE_POLICYD_RETAIN_SIZE",
+        value_parser = retained_size,
+        requires = "data"
+    )]
+    pub retain_size: Option<u64>,
+
     /// Allow an address that other hosts can reach without TLS, or without any credential of gates:
     /// whoever reaches it, or stands between, can then read all commands, forge verdicts, or fill the
     /// record with inventions.
@@ -182,6 +221,39 @@ pub struct PolicydArgs {
         default_value = "info"
     )]
     pub log: String,
+}
+
+fn auditor(text: &str) -> Result<GateIdentity, String> {
+    let identity = GateIdentity::parse(text)?;
+    if identity == GateIdentity::anonymous() {
+        return Err("whoever has shown nothing can't be an auditor".to_owned());
+    }
+    Ok(identity)
+}
+
+/// The least that a store may be kept to.
+const LEAST_SIZE: u64 = 64 << 20;
+
+fn retained_size(text: &str) -> Result<u64, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let unit: u64 = match unit.trim() {
+        "" | "B" => 1,
+        "KiB" | "K" => 1 << 10,
+        "MiB" | "M" => 1 << 20,
+        "GiB" | "G" => 1 << 30,
+        "TiB" | "T" => 1 << 40,
+        _ => return Err("write a number and MiB, GiB or TiB".to_owned()),
+    };
+    let size = number
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(unit));
+    let size = size.ok_or("write a number and MiB, GiB or TiB")?;
+    if size < LEAST_SIZE {
+        return Err("it is less than 64MiB, which is the least".to_owned());
+    }
+    Ok(size)
 }
 
 /// How the line that says where the service listens is written.
@@ -280,7 +352,12 @@ pub fn main() -> ExitCode {
 pub fn run(args: &PolicydArgs, out: &mut dyn Write) -> Result<(), PolicydError> {
     let sources = Sources::load(args)?;
     let descriptors = raise_descriptors();
-    let store = args.data.as_deref().map(Store::open).transpose()?;
+    let retention = Retention {
+        age: args.retain_age,
+        size: args.retain_size,
+    };
+    let open = |directory| Store::open_keeping(directory, retention);
+    let store = args.data.as_deref().map(open).transpose()?;
     if let Some(store) = &store {
         tracing::info!(path = %store.path().display(), "events are stored");
     } else {
@@ -467,15 +544,32 @@ async fn serve(
         owners,
         desk: operators.is_some().then_some(desk),
         sessions,
-        store: kept.store,
+        store: kept.store.clone(),
         stopping: stopping.clone(),
     }))
     .max_decoding_message_size(MAX_MESSAGE_SIZE)
     .max_encoding_message_size(MAX_MESSAGE_SIZE);
+    let audit = StoreAudit::new(kept.store.clone(), operators.clone(), stopping.clone());
+    let audit = AuditServiceServer::new(audit)
+        .max_decoding_message_size(MAX_QUESTION_SIZE)
+        .max_encoding_message_size(2 * MAX_MESSAGE_SIZE);
+    if let Some(store) = kept
+        .store
+        .filter(|_| args.retain_age.is_some() || args.retain_size.is_some())
+    {
+        tokio::spawn(async move {
+            let mut interval = tokio::time::interval(PRUNING_INTERVAL);
+            loop {
+                interval.tick().await;
+                store.prune();
+            }
+        });
+    }
     let (health, health_service) = tonic_health::server::health_reporter();
     health
         .set_serving::<PolicyServiceServer<RulesService>>()
         .await;
+    health.set_serving::<AuditServiceServer<StoreAudit>>().await;
     let describe = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(crate::pb::FILE_DESCRIPTOR_SET)
@@ -492,12 +586,14 @@ async fn serve(
         .layer(InterceptorLayer::new(Authentication {
             tokens,
             operators,
+            auditors: args.auditors.clone().into(),
             without_token: match &args.client_ca {
                 Some(_) => WithoutToken::NeedsCertificate,
                 None => WithoutToken::Admitted,
             },
         }))
         .add_service(service)
+        .add_service(audit)
         .add_optional_service(approvals)
         .add_optional_service(operated_sessions)
         .add_service(health_service)

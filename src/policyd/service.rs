@@ -24,7 +24,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::admission::{Admission, Admitted, Bounds, Full};
 use super::approvals::{Answered, Control, Desk, Question, WAITING_OF_ONE_SESSION};
-use super::authenticate::{Caller, not_a_gate};
+use super::authenticate::{Caller, not_a_gate, revoked};
 use super::bounds;
 use super::identity::GateIdentity;
 use super::owners::Owners;
@@ -34,11 +34,12 @@ use super::rules::{
 use super::sessions::{CODE_TERMINATED, Sessions};
 use super::store::{Journal, Store};
 use super::throttle::Throttle;
-use super::tokens::{TokenDigest, Tokens};
+use super::tokens::Tokens;
 use crate::model::{
     Enforcement, EscalationDecision, EscalationExecution, EscalationPermissions, ExecId,
     NetworkAccess, ProcessIdentity,
 };
+use crate::pb::audit::StoredAnswer;
 use crate::pb::v1::policy_service_server::PolicyService;
 use crate::pb::v1::session_request::Event;
 use crate::pb::v1::session_response::Answer;
@@ -378,7 +379,7 @@ impl Call {
         session: &SessionFacts,
         conversation: Conversation,
         request: &v1::SessionRequest,
-    ) -> Result<Option<v1::Verdict>, End> {
+    ) -> Result<Option<StoredAnswer>, End> {
         match &request.event {
             // Nobody waits for the verdict any more.
             Some(Event::ExecRequested(_)) if conversation == Conversation::Delivery => Ok(None),
@@ -386,7 +387,7 @@ impl Call {
                 match self.decide(session, exec) {
                     Answered::Decided(verdict) => {
                         self.answer(Answer::Verdict((*verdict).clone())).await?;
-                        Ok(Some(*verdict))
+                        Ok(Some((*verdict).into()))
                     }
                     Answered::Pending { within, message } => {
                         self.answer(Answer::VerdictPending(v1::VerdictPending {
@@ -545,20 +546,6 @@ fn within_bounds(request: &v1::SessionRequest) -> Result<(), Status> {
             request.sequence
         ))),
     }
-}
-
-/// Completes when the token of a call is no longer valid.
-async fn revoked(token: Option<TokenDigest>, tokens: &mut Option<watch::Receiver<Arc<Tokens>>>) {
-    let (Some(token), Some(tokens)) = (token, tokens) else {
-        return std::future::pending().await;
-    };
-    while tokens.changed().await.is_ok() {
-        if tokens.borrow_and_update().owner(token).is_none() {
-            return;
-        }
-    }
-    // Nothing is revoked any more: the service ends.
-    std::future::pending::<()>().await;
 }
 
 /// The gate may have another one: it is to call again at once.
