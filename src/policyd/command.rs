@@ -3,20 +3,24 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use clap::{Parser, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::service::InterceptorLayer;
 use tonic::transport::Server;
 use tonic_health::ServingStatus;
 
-use super::accept::{self, Demands};
+use super::accept::{self, Demands, Protocol};
+use super::admission::Bounds;
 use super::approvals::{Approvals, Desk, Ledger, Loaded, MOST_CLOSED};
 use super::audit::StoreAudit;
 use super::authenticate::{Authentication, WithoutToken};
+use super::console::{self, Console, Cookies};
 use super::identity::GateIdentity;
 use super::listen::{self, Doors, Exposure, ListenAddress, ListenError, Missing};
 use super::operators::Operator;
@@ -27,6 +31,7 @@ use super::service::{MAX_MESSAGE_SIZE, RulesService, Setting};
 use super::sessions::{Sessions, SessionsService};
 use super::store::{Retention, Store, StoreError};
 use super::tls::{TlsFiles, WithoutCertificate};
+use super::tokens::Tokens;
 use crate::logging;
 use crate::pb::approval::v1::approval_service_server::ApprovalServiceServer;
 use crate::pb::audit::audit_service_server::AuditServiceServer;
@@ -54,6 +59,11 @@ const STACK_SIZE: usize = 16 << 20;
 const MAX_QUESTION_SIZE: usize = 256 << 10;
 /// Between looks at whether there is something that isn't to be kept.
 const PRUNING_INTERVAL: Duration = Duration::from_secs(10);
+/// Connections of the console at once: a browser has six at most.
+const CONSOLE_CONNECTIONS: Bounds = Bounds {
+    in_all: 512,
+    of_one_peer: 256,
+};
 /// How long a service that was told to stop waits for its calls to end.
 const STOPPING_PATIENCE: Duration = Duration::from_secs(8);
 
@@ -159,6 +169,17 @@ pub struct PolicydArgs {
     #[arg(long, value_name = "FILE", env = "EXECGATE_POLICYD_OPERATORS")]
     pub operators: Option<PathBuf>,
 
+    /// Where to serve the console, a page for browsers: HOST:PORT. Operators log in with their tokens. With
+    /// --tls-cert it speaks TLS; without, only loopback addresses are taken.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "EXECGATE_POLICYD_CONSOLE",
+        value_parser = console_address,
+        requires = "operators"
+    )]
+    pub console: Option<ListenAddress>,
+
     /// User id whose processes may connect by the Unix socket, besides root's and this one's. May be
     /// given more than once; the socket can then be opened by every user.
     #[arg(
@@ -221,6 +242,13 @@ pub struct PolicydArgs {
         default_value = "info"
     )]
     pub log: String,
+}
+
+fn console_address(text: &str) -> Result<ListenAddress, String> {
+    match ListenAddress::parse(text)? {
+        ListenAddress::Unix(_) => Err("browsers need HOST:PORT".to_owned()),
+        address @ ListenAddress::Tcp(_) => Ok(address),
+    }
 }
 
 fn auditor(text: &str) -> Result<GateIdentity, String> {
@@ -405,6 +433,13 @@ struct Persistence {
     loaded: Loaded,
 }
 
+/// What operators act by.
+struct Operating {
+    approvals: Arc<Approvals>,
+    sessions: Arc<SessionsService>,
+    operators: watch::Receiver<Arc<Tokens<Operator>>>,
+}
+
 /// What is read from files, and again when they change.
 struct Sources {
     rules: Followed<RulesFile>,
@@ -523,21 +558,59 @@ async fn serve(
     } = kept.loaded;
     let sessions = Sessions::new(ended);
     let desk = Desk::new(kept.ledger.clone(), approvals, SystemTime::now());
+    let audit = Arc::new(StoreAudit::new(
+        kept.store.clone(),
+        operators.clone(),
+        stopping.clone(),
+    ));
     let operating = operators.clone().map(|operators| {
         tokio::spawn(desk.clone().keep_swept());
-        let approvals = Approvals::new(desk.clone(), operators, stopping.clone());
+        let approvals = Approvals::new(desk.clone(), operators.clone(), stopping.clone());
         let sessions = SessionsService {
             sessions: sessions.clone(),
             owners: owners.clone(),
             desk: desk.clone(),
             ledger: kept.ledger,
         };
-        (
-            ApprovalServiceServer::new(approvals).max_encoding_message_size(MAX_MESSAGE_SIZE),
-            SessionServiceServer::new(sessions).max_encoding_message_size(MAX_MESSAGE_SIZE),
-        )
+        Operating {
+            approvals: Arc::new(approvals),
+            sessions: Arc::new(sessions),
+            operators,
+        }
     });
-    let (approvals, operated_sessions) = operating.unzip();
+    let console = match (&args.console, &operating) {
+        (Some(address), Some(operating)) => {
+            let console = Console::new(console::Parts {
+                audit: Arc::clone(&audit),
+                approvals: Arc::clone(&operating.approvals),
+                sessions: Arc::clone(&operating.sessions),
+                rules: in_force.clone(),
+                operators: operating.operators.clone(),
+                cookies: match sources.tls {
+                    Some(_) => Cookies::Secure,
+                    None => Cookies::Loopback,
+                },
+                stopping: stopping.clone(),
+            });
+            let exposure = match sources.tls {
+                Some(_) => Exposure::Anyone,
+                None => Exposure::Loopback(Missing::Tls),
+            };
+            let (listener, bound) = listen::listen(address, exposure, Doors::Own)?;
+            Some((console, listener, bound))
+        }
+        _ => None,
+    };
+    let (approvals, operated_sessions) = operating
+        .map(|operating| {
+            (
+                ApprovalServiceServer::from_arc(operating.approvals)
+                    .max_encoding_message_size(MAX_MESSAGE_SIZE),
+                SessionServiceServer::from_arc(operating.sessions)
+                    .max_encoding_message_size(MAX_MESSAGE_SIZE),
+            )
+        })
+        .unzip();
     let service = PolicyServiceServer::new(RulesService::new(Setting {
         rules: in_force,
         tokens: tokens.clone(),
@@ -549,8 +622,7 @@ async fn serve(
     }))
     .max_decoding_message_size(MAX_MESSAGE_SIZE)
     .max_encoding_message_size(MAX_MESSAGE_SIZE);
-    let audit = StoreAudit::new(kept.store.clone(), operators.clone(), stopping.clone());
-    let audit = AuditServiceServer::new(audit)
+    let audit = AuditServiceServer::from_arc(audit)
         .max_decoding_message_size(MAX_QUESTION_SIZE)
         .max_encoding_message_size(2 * MAX_MESSAGE_SIZE);
     if let Some(store) = kept
@@ -610,12 +682,35 @@ async fn serve(
             .into_iter()
             .chain(args.allow_uids.iter().copied())
             .collect(),
+        protocol: Protocol::Http2,
     };
     sources.follow().map_err(PolicydError::Signals)?;
     tracing::info!(address = %bound, revision, prefix_rules, "listening");
-    announce(args.output, &bound, &revision, out).map_err(PolicydError::Announce)?;
-
     let bounds = accept::bounds(descriptors);
+    let mut console_at = None;
+    if let Some((console, listener, bound)) = console {
+        let demands = Demands {
+            tls: demands.tls.clone(),
+            users: Vec::new(),
+            protocol: Protocol::Http1,
+        };
+        let connections =
+            accept::connections(listener, demands, CONSOLE_CONNECTIONS, stopping.clone());
+        tokio::spawn(console.serve(connections));
+        let scheme = if args.tls_cert.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        console_at = Some(format!("{scheme}://{bound}/"));
+    }
+    let started = Started {
+        bound: &bound,
+        revision: &revision,
+        console: console_at.as_deref(),
+    };
+    announce(args.output, &started, out).map_err(PolicydError::Announce)?;
+
     let incoming = accept::connections(listener, demands, bounds, stopping.clone());
     let serving = router.serve_with_incoming_shutdown(
         ReceiverStream::new(incoming),
@@ -664,19 +759,36 @@ fn flatten(
     }
 }
 
+/// What whoever started the service is told.
+struct Started<'a> {
+    bound: &'a ListenAddress,
+    revision: &'a str,
+    console: Option<&'a str>,
+}
+
 fn announce(
     output: StartOutput,
-    bound: &ListenAddress,
-    revision: &str,
+    started: &Started<'_>,
     out: &mut dyn Write,
 ) -> std::io::Result<()> {
+    let bound = started.bound;
     match output {
-        StartOutput::Text => writeln!(out, "listening on {bound}")?,
-        StartOutput::Json => writeln!(
-            out,
-            "{}",
-            serde_json::json!({ "listening": bound.to_string(), "rules_revision": revision })
-        )?,
+        StartOutput::Text => {
+            writeln!(out, "listening on {bound}")?;
+            if let Some(console) = started.console {
+                writeln!(out, "console at {console}")?;
+            }
+        }
+        StartOutput::Json => {
+            let mut line = serde_json::json!({
+                "listening": bound.to_string(),
+                "rules_revision": started.revision,
+            });
+            if let Some(console) = started.console {
+                line["console"] = console.into();
+            }
+            writeln!(out, "{line}")?;
+        }
     }
     out.flush()
 }

@@ -18,7 +18,7 @@ mod grants;
 mod ledger;
 mod service;
 
-pub(super) use approval::Question;
+pub(super) use approval::{Question, command_line};
 pub(super) use desk::{Answered, CLOSED as MOST_CLOSED, Control, Desk, WAITING_OF_ONE_SESSION};
 pub(super) use ledger::{Ledger, Loaded, Termination};
 pub(super) use service::Approvals;
