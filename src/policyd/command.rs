@@ -24,7 +24,7 @@ use super::rules::RulesError;
 use super::service::{MAX_MESSAGE_SIZE, RulesService, Setting};
 use super::store::{Store, StoreError};
 use super::tls::{TlsFiles, WithoutCertificate};
-use crate::logging;
+use crate::logging::{self, LogFormat};
 use crate::pb::v1::policy_service_server::PolicyServiceServer;
 use crate::sys::{host, limits};
 use crate::transport::CredentialError;
@@ -172,6 +172,15 @@ pub struct PolicydArgs {
         default_value = "info"
     )]
     pub log: String,
+
+    /// How to log.
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "EXECGATE_POLICYD_LOG_FORMAT",
+        default_value = "text"
+    )]
+    pub log_format: LogFormat,
 }
 
 /// How the line that says where the service listens is written.
@@ -247,7 +256,7 @@ impl PolicydError {
 /// The program.
 pub fn main() -> ExitCode {
     let args = PolicydArgs::parse();
-    let outcome = logging::start(&args.log)
+    let outcome = logging::start(&args.log, args.log_format)
         .map_err(|source| PolicydError::Log {
             filter: args.log.clone(),
             source,
@@ -256,8 +265,7 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nowhere is left to say that standard error can't be written.
-            let _ = writeln!(std::io::stderr(), "execgate-policyd: {error}");
+            logging::say("execgate-policyd", &error.to_string(), None);
             ExitCode::from(error.exit_code())
         }
     }
