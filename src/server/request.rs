@@ -534,13 +534,14 @@ impl<'a> Request<'a> {
             .await
             .map_err(|error| failure(error.to_string()))?
             .map_err(|error| failure(format!("cannot start the command: {error}")))?;
+        let program_was_asked = program == exec.file;
         drop(exec);
         self.connection.forget_message();
         let supervisor = readiness::watch(supervisor, Interest::READABLE)
             .map_err(|error| failure(format!("cannot watch the command: {error}")))?;
         self.child = Some(Child {
             supervisor,
-            program_was_asked: program == exec.file,
+            program_was_asked,
             program,
             refusal: None,
             pid: 0,
