@@ -24,8 +24,8 @@ use crate::link::{
 use crate::logging;
 use crate::metrics::{GateMetrics, Measured, MetricsEndpoint};
 use crate::server::{
-    EscalateServer, EscalationPolicy, ExecParams, ExecResult, Login, ServerError, SessionParams,
-    ShellCommandExecutor,
+    ESCALATED_PATH, EscalateServer, EscalationPolicy, ExecParams, ExecResult, Login,
+    OwnersEnvironment, ServerError, SessionParams, ShellCommandExecutor,
 };
 use crate::sys::reach::{Reach, reach};
 use crate::sys::signal::SignalWatch;
@@ -99,6 +99,10 @@ struct SessionOptions {
     /// that begin so. May be repeated [default: none, names only]
     #[arg(long, value_name = "NAME")]
     allow_environment: Vec<String>,
+
+    /// PATH of escalated commands, instead of the one that the session chose
+    #[arg(long, value_name = "PATH", env = "EXECGATE_ESCALATED_PATH", default_value = ESCALATED_PATH)]
+    escalated_path: OsString,
 
     #[command(flatten)]
     journal: JournalArguments,
@@ -240,6 +244,7 @@ struct Gate {
     policy: Arc<dyn EscalationPolicy>,
     executor: Arc<Executor>,
     reuse_limit: Duration,
+    owner: OwnersEnvironment,
     /// Goes with the gate.
     _temporary: Option<TemporaryDirectory>,
     denials: Option<Denials>,
@@ -305,6 +310,10 @@ impl Gate {
             policy: policy_of(options, &link)?,
             link,
             reuse_limit: options.reuse_limit,
+            owner: OwnersEnvironment {
+                path: options.escalated_path.clone(),
+                ..OwnersEnvironment::of_this_process()
+            },
             _temporary: sandboxed.temporary,
             denials: sandboxed.denials,
             executor: Arc::new(Executor {
@@ -332,7 +341,8 @@ impl Gate {
             .build()
             .map_err(|error| Failure::saying(format!("cannot start: {error}")))?;
         let server = EscalateServer::new(self.shell, self.wrapper, self.policy)
-            .with_reuse_limit(self.reuse_limit);
+            .with_reuse_limit(self.reuse_limit)
+            .with_owners_environment(self.owner);
         let ended = runtime.block_on(async {
             let cancelled = CancellationToken::new();
             let result = session(&server, self.executor.clone(), &cancelled).await;

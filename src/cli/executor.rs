@@ -19,7 +19,7 @@ use crate::model::{Environment, EscalationExecution, ExecOutcome};
 use crate::sandbox::{Sandbox, Unconfined};
 use crate::server::{
     BoxFuture, EscalatedExec, ExecutorError, PreparedExec, ShellCommand, ShellCommandExecutor,
-    ShellOutput,
+    ShellOutput, WritablePlaces,
 };
 use crate::sys::signal::SignalWatch;
 use crate::sys::spawn::{Command, Directory, ProcessGroup, Report, Step, Supervisor};
@@ -78,6 +78,13 @@ impl ShellCommandExecutor for Executor {
             }
             prepare(&sandbox, exec)
         })
+    }
+
+    fn writable_places(&self) -> WritablePlaces {
+        match self.sandbox.writable() {
+            None => WritablePlaces::Everywhere,
+            Some(places) => WritablePlaces::Only(places),
+        }
     }
 }
 
@@ -206,6 +213,7 @@ impl Executor {
             group: ProcessGroup::Of(process::own_pid()),
             context: self.startup.context(),
             is_script: false,
+            closed_by_exec: Vec::new(),
             confinement: confined.confinement,
             told_descriptors: confined.descriptors,
         })?;

@@ -258,6 +258,17 @@ impl Sandbox {
         self.report.clone()
     }
 
+    /// The files and directories, with all below them, in which the session's processes can write, and nowhere
+    /// else; `None`: that isn't certain.
+    pub fn writable(&self) -> Option<Vec<PathBuf>> {
+        let is_known = match self.backend {
+            Backend::Landlock | Backend::Bubblewrap(_) => true,
+            Backend::None | Backend::Command(_) => false,
+        };
+        (is_known && self.report.enforcement == Enforcement::Full)
+            .then(|| self.scope.with(Access::Write).map(Path::to_owned).collect())
+    }
+
     /// The session's own temporary directory.
     pub fn temporary(&self) -> Option<&Path> {
         self.scope.temporary.as_deref()

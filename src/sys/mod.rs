@@ -28,6 +28,10 @@ pub mod host;
 #[cfg(feature = "full")]
 pub mod limits;
 #[cfg(feature = "full")]
+pub mod memory_file;
+#[cfg(feature = "full")]
+pub mod place;
+#[cfg(feature = "full")]
 pub mod program;
 #[cfg(feature = "full")]
 pub mod random;
