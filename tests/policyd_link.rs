@@ -117,6 +117,7 @@ async fn nothing_is_lost_or_left_undecided_over_kills() {
                         exec: ExecId(id),
                         verdict,
                         waited: Duration::ZERO,
+                        decided_in: Duration::ZERO,
                         at: SystemTime::now(),
                     });
                 })

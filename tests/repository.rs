@@ -82,13 +82,19 @@ const ROOMS: [Room; 14] = [
     },
     Room {
         name: "metrics",
-        rooms: &["model", "server", "link"],
+        rooms: &["model", "server", "link", "journal"],
         crates: Crates::Any,
     },
     Room {
         name: "logging",
         rooms: &[],
-        crates: Crates::Only(&["tracing-appender", "tracing-subscriber"]),
+        crates: Crates::Only(&[
+            "clap",
+            "humantime",
+            "serde_json",
+            "tracing-appender",
+            "tracing-subscriber",
+        ]),
     },
     Room {
         name: "policyd",

@@ -15,10 +15,11 @@ use super::executor::{Executor, Streams};
 use super::journal::JournalArguments;
 use super::policy::{PolicyOptions, unprepared};
 use super::startup::Startup;
-use super::{Failure, OutputForm, OutputOption, TIMED_OUT, place};
+use super::{Failure, OutputForm, OutputOption, PROGRAM, TIMED_OUT, place};
 use crate::link::{
     Disclosure, Drained, GateDescription, LinkOptions, OnUnavailable, PolicyLink, UserDescription,
 };
+use crate::logging;
 use crate::metrics::{GateMetrics, Measured, MetricsEndpoint};
 use crate::sandbox::Sandbox;
 use crate::server::{
@@ -208,7 +209,7 @@ pub(super) fn exec(
         print_json(&result)
             .map_err(|error| Failure::saying(format!("cannot write the result: {error}")))?;
     } else if result.timed_out {
-        let _ = writeln!(io::stderr(), "execgate: the time limit was reached");
+        logging::say(PROGRAM, "the time limit was reached", None);
     }
     Ok(if result.timed_out {
         TIMED_OUT

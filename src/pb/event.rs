@@ -148,6 +148,7 @@ pub fn session_event(event: SessionEvent) -> v1::SessionRequest {
             verdict,
             waited,
             at,
+            ..
         } => request(at, Event::ExecDecided(exec_decided(exec, verdict, waited))),
         SessionEvent::ExecFinished {
             exec,

@@ -26,6 +26,7 @@ mod connection;
 mod identity;
 pub mod listen;
 mod owners;
+mod reception;
 mod reload;
 mod revision;
 pub mod rules;

@@ -23,6 +23,7 @@ mod policy;
 mod request;
 mod reuse;
 mod session;
+mod share;
 mod stopwatch;
 mod tracker;
 
@@ -34,6 +35,7 @@ pub use executor::{
 pub use policy::{BoxFuture, EscalationPolicy, PolicyError, SessionContext, SessionTerminator};
 pub use reuse::{Forgotten, ReusableVerdicts};
 pub use session::{EscalationSession, WrapperAlias};
+pub use share::{Full, Pool, Share};
 pub use stopwatch::{Pause, Stopwatch};
 
 impl From<crate::sys::process::ProcessEnd> for crate::model::ExecOutcome {

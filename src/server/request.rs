@@ -32,7 +32,7 @@ use crate::sys::spawn::{
 };
 use crate::wire::{
     self, Action as WireAction, CommandContext, EscalateRequest, EscalateResponse, Forward, Notice,
-    SuperExecMessage, SuperExecResult,
+    Refusal, SuperExecMessage, SuperExecResult,
 };
 
 /// How long a wrapper may take over a message that it owes, from the handshake or the answer before
@@ -69,6 +69,8 @@ struct Request<'a> {
     workdir: Option<OwnedFd>,
     child: Option<Child>,
     delivered: Instant,
+    /// How long the policy took to decide.
+    decided_in: Duration,
     /// The program as it was asked for, which may be relative.
     asked_file: OsString,
     /// What the wrapper sent while its command was being started.
@@ -81,6 +83,10 @@ struct Request<'a> {
 struct Child {
     supervisor: AsyncFd<Supervisor>,
     program: PathBuf,
+    /// Whether that is the program that was asked about, and not one that is to run it.
+    program_was_asked: bool,
+    /// Why it couldn't be executed.
+    refusal: Option<Refusal>,
     pid: u32,
     /// When it was last stopped, in nanoseconds of the monotonic clock.
     stopped_at: Option<u64>,
@@ -119,6 +125,7 @@ impl<'a> Request<'a> {
             workdir: None,
             child: None,
             delivered: began,
+            decided_in: Duration::ZERO,
             asked_file: OsString::new(),
             early: VecDeque::new(),
             turn: None,
@@ -257,10 +264,12 @@ impl<'a> Request<'a> {
             return Input::Decided(verdict);
         }
         let asked = verdicts.age();
+        let asked_at = Instant::now();
         tokio::select! {
             biased;
             () = over.cancelled() => self.session_over(),
             verdict = policy.decide(&exec) => {
+                self.decided_in = asked_at.elapsed();
                 let verdict = denied_on_error(verdict);
                 verdicts.keep(&exec, self.pidfd.as_ref(), &verdict, asked);
                 Input::Decided(verdict)
@@ -382,6 +391,7 @@ impl<'a> Request<'a> {
                     exit_code,
                     signal,
                     failure,
+                    refusal: self.child.as_mut().and_then(|child| child.refusal.take()),
                 };
                 let _ = self.send(&result).await;
             }
@@ -441,10 +451,20 @@ impl<'a> Request<'a> {
             return Some(Input::AskerGone);
         }
         self.shared.count(&verdict.decision);
+        tracing::debug!(
+            session = %self.shared.context.description.id,
+            exec = %exec.id,
+            code = verdict.code.as_str(),
+            rule = verdict.rule,
+            waited = ?(self.delivered - self.began),
+            verdict = verdict.decision.as_str(),
+            "acted on an exec"
+        );
         self.shared.policy.observe(SessionEvent::ExecDecided {
             exec: exec.id,
             verdict,
             waited: self.delivered - self.began,
+            decided_in: self.decided_in,
             at: SystemTime::now(),
         });
         if let (Some(begun), Some(pidfd)) = (begun, self.pidfd.take())
@@ -499,7 +519,7 @@ impl<'a> Request<'a> {
             directory,
             descriptors: std::mem::take(&mut self.descriptors),
             group: ProcessGroup::Of(self.process.pid),
-            is_script: exec::is_script_without_interpreter(&program),
+            is_script: !context.refusals && exec::is_script_without_interpreter(&program),
             context: inherited(context, self.shared.context.description.sandbox.enforcement),
         };
         let turn = self.turn.take();
@@ -518,7 +538,9 @@ impl<'a> Request<'a> {
             .map_err(|error| failure(format!("cannot watch the command: {error}")))?;
         self.child = Some(Child {
             supervisor,
+            program_was_asked: program == exec.file,
             program,
+            refusal: None,
             pid: 0,
             stopped_at: None,
         });
@@ -647,7 +669,7 @@ fn report_input(report: &io::Result<Option<Report>>, child: &mut Child) -> Input
         Ok(Some(Report::NotStarted { step, errno })) => {
             let error = io::Error::from_raw_os_error(errno);
             let attempted = match step {
-                Step::Exec => return exec_failure(&child.program, &error),
+                Step::Exec => return exec_failure(child, &error),
                 Step::Fork => "cannot make a process",
                 Step::Descriptors => "cannot put the descriptors in place",
                 Step::Directory => "cannot enter the working directory",
@@ -689,10 +711,21 @@ fn report_input(report: &io::Result<Option<Report>>, child: &mut Child) -> Input
     }
 }
 
-/// A program that couldn't be executed, in a shell's words.
-fn exec_failure(program: &Path, error: &io::Error) -> Input {
+/// A program that couldn't be executed, in a shell's words, and with what the shell that asked would need
+/// for its own.
+fn exec_failure(child: &mut Child, error: &io::Error) -> Input {
+    let program = &child.program;
     let failure = exec::explain(program, error);
     let reason = String::from_utf8_lossy(&failure.reason);
+    if child.program_was_asked {
+        let seen = exec::look_at(program);
+        child.refusal = Some(Refusal {
+            errno: error.raw_os_error().unwrap_or(0),
+            is_directory: seen.is_directory,
+            is_executable: seen.is_executable,
+            ..Refusal::of_contents(seen.beginning.as_deref())
+        });
+    }
     Input::NotStarted {
         exit_code: failure.status,
         reason: format!("{}: {reason}", program.display()),

@@ -18,6 +18,7 @@ pub mod signal;
 pub mod socket;
 
 #[cfg(feature = "full")]
+pub mod file_system;
 pub mod host;
 #[cfg(feature = "full")]
 pub mod limits;

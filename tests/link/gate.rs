@@ -72,6 +72,7 @@ impl Gate {
             exec: ExecId(exec),
             verdict: Verdict::from(EscalationDecision::Run),
             waited: Duration::ZERO,
+            decided_in: Duration::ZERO,
             at: SystemTime::now(),
         });
     }

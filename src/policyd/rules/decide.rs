@@ -70,6 +70,9 @@ impl Decide {
                         .map(|span| span.resolve_span().begin.line + 1)
                         .unwrap_or_default();
                     tracing::error!(
+                        session = facts.session.id,
+                        exec = %facts.id,
+                        gate = %facts.session.gate,
                         program = text::shown(facts.file),
                         line = place,
                         held_back,
