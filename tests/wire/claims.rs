@@ -7,8 +7,9 @@ use std::os::unix::net::UnixStream;
 
 use execgate::sys::socket::{self, Wait};
 
-use crate::support::peer::{frame, handshake, read_frame};
-use crate::support::{ESCALATE, Scripted, start};
+use crate::REQUEST;
+use crate::support::peer::{frame, handshake, read_frame, session_socket};
+use crate::support::{ESCALATE, PATIENCE, Scripted, start};
 
 /// Asks for a shell script in `workdir`, and gives what the gate answered to `message` in the end. A
 /// directory that follows is `/`.
@@ -89,4 +90,47 @@ async fn an_open_directory_is_no_way_to_another_than_was_judged() {
     let script = format!("test \"$(pwd -P)\" = '{}'", here.display());
     let answer = escalated(here.to_str().unwrap(), &script, message(), &[]).await;
     assert_eq!(answer, r#"{"exit_code":0}"#);
+}
+
+#[tokio::test]
+async fn only_a_local_stream_in_a_proper_handshake_is_a_request() {
+    let policy = Scripted::always(ESCALATE);
+    let session = start(policy.clone());
+    // Nobody could tell who is at the other end of a network's stream.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut network = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    network.set_read_timeout(Some(PATIENCE)).unwrap();
+    network.write_all(&frame(REQUEST)).unwrap();
+    let gates = listener.accept().unwrap().0;
+    socket::send(
+        session_socket(&session),
+        &[0],
+        &[gates.as_fd()],
+        Wait::Blocking,
+    )
+    .unwrap();
+    drop(gates);
+    let said = tokio::task::spawn_blocking(move || {
+        let mut said = Vec::new();
+        // What wasn't read makes its end a reset.
+        let _ = network.read_to_end(&mut said);
+        said
+    });
+    assert_eq!(String::from_utf8(said.await.unwrap()).unwrap(), "");
+
+    for handshake in [&[1][..], &[0, 0]] {
+        let (mut stream, gates) = UnixStream::pair().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(&frame(REQUEST)).unwrap();
+        socket::send(
+            session_socket(&session),
+            handshake,
+            &[gates.as_fd()],
+            Wait::Blocking,
+        )
+        .unwrap();
+        drop(gates);
+        assert_eq!(read_frame(&stream).await, "");
+    }
+    assert_eq!(policy.asked.lock().unwrap().len(), 0);
 }
