@@ -231,10 +231,7 @@ impl Session {
             labels: BTreeMap::from([("job".to_owned(), "42".to_owned())]),
             workdir: "/work".into(),
             command: vec!["bash".into(), "-c".into(), "make".into()],
-            sandbox: SandboxReport {
-                backend: "none".to_owned(),
-                enforcement: Enforcement::None,
-            },
+            sandbox: SandboxReport::none(),
             started_at: SystemTime::now(),
         });
         Self {
@@ -259,6 +256,8 @@ impl Session {
             .execs
             .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let exec = InterceptedExec {
+            executable: execgate::model::Executable::default(),
+            workdir_protection: None,
             id: ExecId(id),
             file: "/usr/bin/git".into(),
             argv: vec!["git".into(), "status".into(), "--short".into()],
@@ -273,12 +272,15 @@ impl Session {
         let latency = began.elapsed();
         assert_eq!(verdict.code, DecisionCode::Verdict, "{verdict:?}");
         self.policy.observe(SessionEvent::ExecDecided {
+            environment: None,
+            decided_in: std::time::Duration::ZERO,
             exec: exec.id,
             verdict,
             waited: latency,
             at: SystemTime::now(),
         });
         self.policy.observe(SessionEvent::ExecFinished {
+            writable_directories: Vec::new(),
             exec: exec.id,
             outcome: ExecOutcome::Exited(0),
             elapsed: latency,

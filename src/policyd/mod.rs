@@ -23,6 +23,7 @@ mod bounds;
 pub mod check;
 pub mod command;
 mod connection;
+mod described;
 mod identity;
 pub mod listen;
 mod owners;

@@ -34,8 +34,8 @@ use super::store::{Journal, Store};
 use super::throttle::Throttle;
 use super::tokens::{TokenDigest, Tokens};
 use crate::model::{
-    Enforcement, EscalationDecision, EscalationExecution, EscalationPermissions, ExecId,
-    NetworkAccess, ProcessIdentity,
+    Enforcement, EnvironmentRules, EscalationDecision, EscalationExecution, EscalationPermissions,
+    EscalationTerms, ExecId, NamePattern, NetworkAccess, ProcessIdentity, Unprotected,
 };
 use crate::pb::v1::policy_service_server::PolicyService;
 use crate::pb::v1::session_request::Event;
@@ -237,11 +237,20 @@ impl Call {
             Some(_) => v1::EventAcknowledgement::Stored,
             None => v1::EventAcknowledgement::None,
         };
-        let revision = self.setting.rules.borrow().revision().to_owned();
+        let (revision, digest) = {
+            let rules = self.setting.rules.borrow();
+            let digest = if rules.requests_digests() {
+                v1::ExecutableDigest::Sha256
+            } else {
+                v1::ExecutableDigest::Unspecified
+            };
+            (rules.revision().to_owned(), digest)
+        };
         self.answer(Answer::SessionAccepted(v1::SessionAccepted {
             event_acknowledgement: acknowledgement.into(),
             policy_revision: revision,
             stored_sequence: stored,
+            requested_executable_digest: digest.into(),
             ..v1::SessionAccepted::default()
         }))
         .await?;
@@ -522,6 +531,10 @@ fn session_facts(
             v1::Enforcement::None | v1::Enforcement::Unspecified => Enforcement::None,
         },
         sandbox: sandbox.backend,
+        profile: sandbox.profile,
+        not_enforced: sandbox.not_enforced,
+        sandbox_version: sandbox.version,
+        sandbox_limits: sandbox.limits,
     })
 }
 
@@ -537,6 +550,9 @@ fn verdict(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> v
             .iter()
             .map(|name| &name[..])
             .collect(),
+        redacted_arguments: &exec.redacted_arguments,
+        executable: exec.executable.as_ref(),
+        workdir_protection: exec.workdir_protection(),
         process: ProcessIdentity {
             pid: process.process_id,
             parent_pid: process.parent_process_id,
@@ -553,11 +569,12 @@ fn verdict(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> v
         reason_code,
         rule,
         reuse,
+        terms,
         ..
     } = ruling;
     v1::Verdict {
         exec_id: exec.exec_id,
-        decision: Some(decision_message(decision)),
+        decision: Some(decision_message(decision, terms)),
         reason_code,
         rule,
         policy_revision: rules.revision().to_owned(),
@@ -583,17 +600,44 @@ fn reuse_message(OpinionReuse { valid_for, scope }: OpinionReuse) -> v1::Reuse {
     }
 }
 
-fn decision_message(decision: EscalationDecision) -> v1::verdict::Decision {
+fn decision_message(decision: EscalationDecision, terms: EscalationTerms) -> v1::verdict::Decision {
     use v1::verdict::Decision;
     match decision {
         EscalationDecision::Run => Decision::Run(v1::Run {}),
         EscalationDecision::Escalate(execution) => Decision::Escalate(v1::Escalate {
             execution: Some(execution_message(execution)),
+            environment: environment_rules(terms.environment),
+            unprotected_programs: match terms.unprotected {
+                Unprotected::Denied => v1::UnprotectedPrograms::Denied,
+                Unprotected::Allowed => v1::UnprotectedPrograms::Allowed,
+            }
+            .into(),
         }),
         EscalationDecision::Deny { reason } => Decision::Deny(v1::Deny {
             reason: reason.unwrap_or_default(),
         }),
     }
+}
+
+fn environment_rules(rules: EnvironmentRules) -> Option<v1::EnvironmentRules> {
+    use std::os::unix::ffi::OsStringExt;
+    let bytes = |text: std::ffi::OsString| text.into_vec().into();
+    let names = |patterns: Vec<NamePattern>| {
+        let names = patterns.into_iter().map(|pattern| pattern.0.into());
+        names.collect()
+    };
+    (rules != EnvironmentRules::default()).then(|| v1::EnvironmentRules {
+        kept_names: names(rules.keep),
+        unset_names: names(rules.unset),
+        set_variables: rules
+            .set
+            .into_iter()
+            .map(|(name, value)| v1::SetVariable {
+                name: bytes(name),
+                value: bytes(value),
+            })
+            .collect(),
+    })
 }
 
 fn execution_message(execution: EscalationExecution) -> v1::escalate::Execution {
@@ -677,6 +721,8 @@ mod tests {
                             writable_paths: vec![b"/w"[..].into()],
                         }
                     )),
+                    environment: None,
+                    unprotected_programs: v1::UnprotectedPrograms::Denied.into(),
                 })),
                 reason_code: "c".to_owned(),
                 rule: "n".to_owned(),
