@@ -1019,3 +1019,30 @@ fn c_string(string: std::ffi::OsString) -> Result<CString, (i32, String)> {
 fn c_strings(strings: Vec<std::ffi::OsString>) -> Result<Vec<CString>, (i32, String)> {
     strings.into_iter().map(c_string).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_wrapper_says_of_its_context_is_bounded() {
+        let context = CommandContext {
+            no_new_privileges: true,
+            ignored_signals: vec![1; 1000],
+            blocked_signals: vec![1; 1000],
+            limits: vec![(0, 1, 1); 1000],
+            cpus: vec![1; 1000],
+            ..CommandContext::default()
+        };
+        let bounded = inherited(context.clone(), Enforcement::None);
+        // Where there is no sandbox it isn't a sandbox's.
+        assert!(bounded.no_new_privileges);
+        assert_eq!(bounded.ignored_signals.len(), 64);
+        assert_eq!(bounded.blocked_signals.len(), 64);
+        assert_eq!(bounded.limits.len(), 32);
+        assert_eq!(bounded.cpus.len(), MOST_CPU_WORDS);
+        for enforcement in [Enforcement::Partial, Enforcement::Full] {
+            assert!(!inherited(context.clone(), enforcement).no_new_privileges);
+        }
+    }
+}
