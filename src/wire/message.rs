@@ -400,6 +400,9 @@ pub struct SuperExecResult {
     /// The signal that killed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
+    /// Whether it left a core dump then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub core_dumped: bool,
     /// Why it never started, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
