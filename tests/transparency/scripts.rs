@@ -280,13 +280,27 @@ async fn a_command_that_the_gate_cannot_start() {
 
 #[tokio::test]
 async fn a_core_dump_is_the_commands_own() {
-    // The shell's own messages as well, which have `(core dumped)` where there is one.
-    script(
-        "exec 2>messages; ulimit -c unlimited; /bin/sh -c 'kill -SEGV $$'; echo $?
+    // The shell's own messages as well, which have `(core dumped)` where there is one and the wrapper can
+    // have the mark of one.
+    let marks = if wrappers_can_have_the_mark() {
+        ""
+    } else {
+        eprintln!(
+            "SKIPPED: marks of core dumps: they aren't files here, or namespaces aren't allowed"
+        );
+        "; s/ (core dumped)//"
+    };
+    let lines = format!("exec 2>messages; ulimit -c unlimited; /bin/sh -c 'kill -SEGV $$'; echo $?
          for core in core*; do tr '\\0' '\\n' <$core | grep -a -c '^/bin/sh -c kill'; done; rm -f core*
          /bin/sh -c 'kill -ABRT $$'; echo $?; rm core*; cat /dev/null | /bin/sh -c 'kill -QUIT $$'; echo $?; rm core*
-         ulimit -c 0; /bin/sh -c 'kill -SEGV $$'; echo $?; ls; sed 's/  *[0-9][0-9]* / PID /' messages | grep -v Done",
-    )
-    .is_the_same()
-    .await;
+         ulimit -c 0; /bin/sh -c 'kill -SEGV $$'; echo $?; ls; sed 's/  *[0-9][0-9]* / PID /{marks}' messages | grep -v Done"
+    );
+    script(&lines).is_the_same().await;
+}
+
+fn wrappers_can_have_the_mark() -> bool {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    let mut namespaces = std::process::Command::new("unshare");
+    namespaces.args(["--user", "--map-root-user", "--mount", "true"]);
+    !pattern.starts_with(['|', '@']) && namespaces.status().is_ok_and(|status| status.success())
 }
