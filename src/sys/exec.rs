@@ -115,6 +115,12 @@ pub fn explain(file: &Path, error: &io::Error) -> ExecFailure {
     }
 }
 
+/// That what is to be executed isn't there.
+#[must_use]
+pub fn not_there() -> io::Error {
+    io::Error::from_raw_os_error(libc::ENOENT)
+}
+
 /// Whether a shell would read `file` as a script of its own: no NUL byte in its first line.
 #[must_use]
 pub fn is_script_without_interpreter(file: &Path) -> bool {
