@@ -4,6 +4,7 @@
 //! core dumps are files, the place for this one can be a file system that nobody else sees and that goes
 //! with the process.
 
+use std::ffi::{CString, OsStr};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -23,10 +24,12 @@ const PROC: &str = "/proc";
 /// Core dumps aren't files here, or this process may not have namespaces of its own, or no dump at all.
 pub fn divert() -> io::Result<()> {
     let pattern = fs::read(Path::new(PROC).join("sys/kernel/core_pattern"))?;
-    let directory = directory_of(&pattern).ok_or(io::ErrorKind::Unsupported)?;
+    let place = place_of(&pattern).ok_or(io::ErrorKind::Unsupported)?;
     allow_least_dump()?;
-    // SAFETY: integers only.
-    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    // SAFETY: no arguments.
+    let user = unsafe { libc::geteuid() };
+    // SAFETY: no arguments.
+    let group = unsafe { libc::getegid() };
     // SAFETY: integers only. The process has one thread.
     check(unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) })?;
     // Other credentials have taken that away.
@@ -36,8 +39,7 @@ pub fn divert() -> io::Result<()> {
     fs::write(own.join("setgroups"), "deny")?;
     fs::write(own.join("uid_map"), format!("{user} {user} 1"))?;
     fs::write(own.join("gid_map"), format!("{group} {group} 1"))?;
-    let place = directory.as_deref().unwrap_or(Path::new(PROC));
-    mount_nothing(place)?;
+    mount_nothing(&place)?;
     std::env::set_current_dir(place)
 }
 
@@ -47,19 +49,19 @@ pub fn forbid() {
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
 }
 
-/// The one directory that all core dumps are written to; within, nothing where it is each process's own.
-/// Nothing at all where they go to a program, or to directories that differ.
-fn directory_of(pattern: &[u8]) -> Option<Option<PathBuf>> {
+/// The one directory that all core dumps are written to; where that is each process's own, any that is there.
+/// None where they go to a program, or to directories that differ.
+fn place_of(pattern: &[u8]) -> Option<PathBuf> {
     let pattern = pattern.trim_ascii_end();
     match pattern.first()? {
         b'/' => {
             let end = pattern.iter().rposition(|byte| *byte == b'/')?;
             let directory = &pattern[..end];
             let is_one = !directory.is_empty() && !directory.contains(&b'%');
-            is_one.then(|| Some(PathBuf::from(std::ffi::OsStr::from_bytes(directory))))
+            is_one.then(|| PathBuf::from(OsStr::from_bytes(directory)))
         }
         b'|' | b'@' => None,
-        _ => (!pattern.contains(&b'/')).then_some(None),
+        _ => (!pattern.contains(&b'/')).then(|| PathBuf::from(PROC)),
     }
 }
 
@@ -77,7 +79,7 @@ fn allow_least_dump() -> io::Result<()> {
 
 /// Mounts an empty file system of this process's own.
 fn mount_nothing(place: &Path) -> io::Result<()> {
-    let place = std::ffi::CString::new(place.as_os_str().as_bytes())?;
+    let place = CString::new(place.as_os_str().as_bytes())?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
     // SAFETY: four strings and an integer.
     let mounted = unsafe {
@@ -98,11 +100,11 @@ mod tests {
 
     #[test]
     fn only_files_in_one_directory_can_be_diverted() {
-        let in_directory = |name: &str| Some(Some(PathBuf::from(name)));
-        assert_eq!(directory_of(b"core\n"), Some(None));
-        assert_eq!(directory_of(b"core.%e.%p\n"), Some(None));
+        let in_directory = |name: &str| Some(PathBuf::from(name));
+        assert_eq!(place_of(b"core\n"), in_directory(PROC));
+        assert_eq!(place_of(b"core.%e.%p\n"), in_directory(PROC));
         assert_eq!(
-            directory_of(b"/var/crash/core.%p\n"),
+            place_of(b"/var/crash/core.%p\n"),
             in_directory("/var/crash")
         );
         for elsewhere in [
@@ -114,7 +116,7 @@ mod tests {
             b"/core",
             b"cores/core",
         ] {
-            assert_eq!(directory_of(elsewhere), None, "{elsewhere:?}");
+            assert_eq!(place_of(elsewhere), None, "{elsewhere:?}");
         }
     }
 }

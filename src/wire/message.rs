@@ -330,6 +330,10 @@ pub struct SuperExecMessage {
 }
 
 /// What a command inherits besides descriptors and environment; numbers as on the wrapper's host.
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a field of the message"
+)]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CommandContext {

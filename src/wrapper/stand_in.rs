@@ -35,10 +35,7 @@ pub(super) enum End<'a> {
 
 /// Hands the process's descriptors to the gate, which runs the command on them, and is to the shell
 /// what the command would be.
-pub(super) fn stand_in<'a>(
-    mut question: Question,
-    asker: Option<&'a Asker>,
-) -> Result<End<'a>, Failure> {
+pub(super) fn stand_in(mut question: Question, asker: Option<&Asker>) -> Result<End<'_>, Failure> {
     // What the command inherits is as it is now. The wrapper itself needs a few more descriptors.
     let limits = context::limits();
     let _raised = RaisedOpenFiles::new();
