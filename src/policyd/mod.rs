@@ -34,7 +34,7 @@ pub mod rules;
 mod service;
 mod sessions;
 pub mod store;
-mod text;
+pub(crate) mod text;
 mod throttle;
 mod tls;
 pub mod token;

@@ -32,6 +32,9 @@ const SHOWN_LABELS: usize = 16 << 10;
 /// Longest sentence of a rule that is shown, in bytes.
 const SHOWN_REASON: usize = 4 << 10;
 
+/// Names of variables that come and go as a shell does its work, and that no program is led astray by.
+const SHELLS_OWN: [&[u8]; 4] = [b"_", b"OLDPWD", b"PWD", b"SHLVL"];
+
 /// SHA-256 of all that makes two execs the same for whoever decides.
 pub(in crate::policyd) type QuestionDigest = [u8; 32];
 
@@ -64,12 +67,13 @@ pub(in crate::policyd) fn digest_of(exec: &v1::ExecRequested) -> QuestionDigest 
     digest.finalize().into()
 }
 
-/// Names the set of names in an environment.
+/// Names the set of names in an environment, but for those that shells set and take away by themselves.
 pub(super) fn environment_digest(exec: &v1::ExecRequested) -> [u8; 32] {
     let mut names: Vec<&[u8]> = exec
         .environment_names
         .iter()
         .map(|name| &name[..])
+        .filter(|name| !SHELLS_OWN.contains(name))
         .collect();
     names.sort_unstable();
     names.dedup();
