@@ -186,6 +186,18 @@ impl EscalationPolicy for SessionLink {
         self.shared.unrecorded().is_none()
     }
 
+    fn person_asked(&self, exec: ExecId) -> Option<String> {
+        self.shared.update(|state| {
+            let mut waiting = state.waiting();
+            let (_, asker) = waiting.find(|(waiting, _)| *waiting == exec)?;
+            let (message, _) = asker.person.as_ref()?;
+            Some(match message.as_str() {
+                "" => "waiting for a person's decision".to_owned(),
+                message => message.to_owned(),
+            })
+        })
+    }
+
     fn observe(&self, event: SessionEvent) {
         let is_last = matches!(event, SessionEvent::SessionEnded { .. });
         let reused = match &event {

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::reuse::GateVerdicts;
 use super::{ReusableVerdicts, Stopwatch};
-use crate::model::{InterceptedExec, SessionDescription, SessionEvent, Verdict};
+use crate::model::{ExecId, InterceptedExec, SessionDescription, SessionEvent, Verdict};
 
 /// A boxed future that may borrow.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -35,6 +35,13 @@ pub trait EscalationPolicy: Send + Sync + 'static {
     /// each. Must not block.
     fn may_reuse(&self) -> bool {
         true
+    }
+
+    /// What the user may be told who waits for the verdict of an exec: who is asked, for what, how long.
+    /// `None` while no person is. Asked only of execs that have waited for a while. Must not block.
+    fn person_asked(&self, exec: ExecId) -> Option<String> {
+        let _ = exec;
+        None
     }
 
     /// Is told what happened, in order for each exec. Stands in front of verdicts, so it must not

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -31,12 +32,16 @@ use crate::sys::spawn::{
 };
 use crate::wire::{
     self, Action as WireAction, CommandContext, EscalateRequest, EscalateResponse, Forward, Notice,
-    SuperExecMessage, SuperExecResult,
+    SuperExecMessage, SuperExecResult, WaitNotice,
 };
 
 /// How long a wrapper may take over a message that it owes, from the handshake or the answer before
 /// it on.
 const MESSAGE_TIME: Duration = Duration::from_secs(30);
+
+/// How long an exec waits before its user is told that a person is asked, and between looks at that.
+const BEFORE_NOTICE: Duration = Duration::from_secs(2);
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// How many signals for a command that is being started are kept.
 const MOST_EARLY: usize = 16;
@@ -65,6 +70,8 @@ struct Request<'a> {
     delivered: Instant,
     /// The program as it was asked for, which may be relative.
     asked_file: OsString,
+    /// Whether the wrapper reads a notice before the answer.
+    notices: bool,
     /// What the wrapper sent while its command was being started.
     early: VecDeque<Input>,
     /// The right to have a command started, which others wait for.
@@ -112,6 +119,7 @@ impl<'a> Request<'a> {
             child: None,
             delivered: began,
             asked_file: OsString::new(),
+            notices: false,
             early: VecDeque::new(),
             turn: None,
         }
@@ -210,6 +218,7 @@ impl<'a> Request<'a> {
         match EscalateRequest::decode(&frame.message) {
             Ok(request) => {
                 self.asked_file.clone_from(&request.file);
+                self.notices = request.notices;
                 self.exec = Some(Arc::new(self.intercepted(request)));
                 Input::Requested
             }
@@ -247,18 +256,31 @@ impl<'a> Request<'a> {
             return Input::Decided(verdict);
         }
         let asked = verdicts.age();
-        tokio::select! {
-            biased;
-            () = over.cancelled() => self.session_over(),
-            verdict = policy.decide(&exec) => {
-                let verdict = denied_on_error(verdict);
-                verdicts.keep(&exec, self.pidfd.as_ref(), &verdict, asked);
-                Input::Decided(verdict)
+        let mut deciding = policy.decide(&exec);
+        let mut notice = pin!(tokio::time::sleep(BEFORE_NOTICE));
+        let mut is_to_be_told = self.notices;
+        loop {
+            tokio::select! {
+                biased;
+                () = over.cancelled() => return self.session_over(),
+                verdict = &mut deciding => {
+                    let verdict = denied_on_error(verdict);
+                    verdicts.keep(&exec, self.pidfd.as_ref(), &verdict, asked);
+                    return Input::Decided(verdict);
+                }
+                frame = self.connection.receive() => match frame {
+                    // A wrapper has nothing to say now.
+                    Ok(_) | Err(_) => return Input::AskerGone,
+                },
+                () = notice.as_mut(), if is_to_be_told => match policy.person_asked(exec.id) {
+                    Some(waiting) => {
+                        is_to_be_told = false;
+                        // The wrapper has read nothing yet, so there is room; else it learns less.
+                        let _ = self.connection.send(&WaitNotice { waiting }).await;
+                    }
+                    None => notice.as_mut().reset(Instant::now() + BETWEEN_LOOKS),
+                },
             }
-            frame = self.connection.receive() => match frame {
-                // A wrapper has nothing to say now.
-                Ok(_) | Err(_) => Input::AskerGone,
-            },
         }
     }
 

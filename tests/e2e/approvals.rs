@@ -29,6 +29,7 @@ in_both_shells! {
     no_gate_decides_and_no_operator_is_a_gate,
     an_operator_ends_a_session_for_good,
     without_operators_nobody_is_asked,
+    whoever_waits_at_a_terminal_is_told_for_whom_and_nobody_else_is,
 }
 
 fn gate(shell: &Shell) -> Gate {
@@ -411,4 +412,43 @@ fn without_operators_nobody_is_asked(shell: &Shell) {
         .prints("status 1\n")
         .says("nobody can be asked");
     assert_eq!(gate.audit()[0].text("reason_code"), "approval.unavailable");
+}
+
+fn whoever_waits_at_a_terminal_is_told_for_whom_and_nobody_else_is(shell: &Shell) {
+    if !crate::machine::available(
+        std::process::Command::new("python3")
+            .arg("--version")
+            .output()
+            .is_ok(),
+        "no python3",
+    ) {
+        return;
+    }
+    let gate = gate(shell);
+    // With standard error elsewhere nothing is said, and it goes on all the same.
+    let script = "uname -s $'a\\e[2Jb'; /bin/echo next; uname 2> errors; cat errors; echo end";
+    let inner = gate.command(script);
+    let mut command = std::process::Command::new("python3");
+    command.args([
+        "-c",
+        "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)",
+    ]);
+    command.arg(inner.get_program()).args(inner.get_args());
+    gate.settle(&mut command);
+    let mut running = Running::start(&mut command);
+    let first = pending(&gate);
+    running.wait_for("execgate: waiting for the security team to approve /usr/bin/uname -s ");
+    running.wait_for("(It tells what runs here.)");
+    running.wait_for(&format!("approval {}", id(&first)));
+    ada(&gate, &["approvals", "deny", id(&first), "--note", "odd"]).exits(0);
+    running.wait_for("next");
+    let second = pending(&gate);
+    // As long as it takes to be told, were it at a terminal.
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    ada(&gate, &["approvals", "approve", id(&second)]).exits(0);
+    let done = running.done();
+    let output = done.exits(0).output();
+    assert_eq!(output.matches("waiting for").count(), 1, "{done}");
+    assert!(!output.contains('\u{1b}'), "{done}");
+    assert!(output.ends_with("next\r\nLinux\r\nend\r\n"), "{done}");
 }
