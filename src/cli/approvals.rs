@@ -5,13 +5,15 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::operator::{CLOSED_BEFORE, OperatorOptions, REFUSED, left, table, time, unwritten};
+use super::operator::{CLOSED_BEFORE, OperatorOptions, REFUSED, left, table, unwritten};
 use super::{Failure, OutputForm, OutputOption, SUCCESS};
 use crate::pb::approval::v1 as pb;
 use crate::pb::approval::v1::approval_service_client::ApprovalServiceClient;
-use crate::pb::v1;
+use crate::policyd::approvals::json::{
+    self, command_line, decision_name, effect_name, state_name, time,
+};
 use crate::policyd::text;
 
 /// Most columns of a command in a table.
@@ -191,9 +193,9 @@ fn list(arguments: &ListArguments) -> Result<c_int, Failure> {
     approvals.reverse();
     let mut out = io::stdout().lock();
     let written = match arguments.output.output {
-        OutputForm::Json => approvals
-            .iter()
-            .try_for_each(|approval| writeln!(out, "{}", text::plain_json(&as_json(approval)))),
+        OutputForm::Json => approvals.iter().try_for_each(|approval| {
+            writeln!(out, "{}", text::plain_json(&json::approval(approval)))
+        }),
         OutputForm::Text if approvals.is_empty() => writeln!(out, "none"),
         OutputForm::Text => {
             let rows: Vec<_> = approvals.iter().map(row).collect();
@@ -227,120 +229,9 @@ fn row(approval: &pb::Approval) -> [String; 7] {
     ]
 }
 
-fn state_name(state: pb::ApprovalState) -> &'static str {
-    match state {
-        pb::ApprovalState::Unspecified => "unknown",
-        pb::ApprovalState::Pending => "pending",
-        pb::ApprovalState::Approved => "approved",
-        pb::ApprovalState::Denied => "denied",
-        pb::ApprovalState::Expired => "expired",
-        pb::ApprovalState::Withdrawn => "withdrawn",
-    }
-}
-
-fn command_line(approval: &pb::Approval) -> String {
-    let exec = approval.exec.clone().unwrap_or_default();
-    let arguments = exec.arguments.iter().skip(1).map(|word| &word[..]);
-    text::command_line(std::iter::once(&exec.file[..]).chain(arguments), 64 << 10)
-}
-
-fn effect_name(effect: Option<&pb::approval::Effect>) -> String {
-    use v1::escalate::Execution;
-    match effect {
-        Some(pb::approval::Effect::Run(_)) => "run inside the sandbox".to_owned(),
-        Some(pb::approval::Effect::Escalate(escalate)) => match &escalate.execution {
-            Some(Execution::Unsandboxed(_)) => "run outside of any sandbox".to_owned(),
-            Some(Execution::TurnDefault(_)) => {
-                "run apart from the session, under its own kind of sandbox".to_owned()
-            }
-            Some(Execution::Permissions(permissions)) => {
-                let paths = |paths: &[prost::bytes::Bytes]| {
-                    text::command_line(paths.iter().map(|path| &path[..]), 4_096)
-                };
-                let network = match permissions.network_access() {
-                    v1::NetworkAccess::Allowed => "with",
-                    v1::NetworkAccess::Denied | v1::NetworkAccess::Unspecified => "without",
-                };
-                format!(
-                    "run outside of the session's sandbox, {network} network, may read [{}], may write [{}]",
-                    paths(&permissions.readable_paths),
-                    paths(&permissions.writable_paths)
-                )
-            }
-            None => "nothing that is known".to_owned(),
-        },
-        None => "nothing that is known".to_owned(),
-    }
-}
-
-fn lossy(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn as_json(approval: &pb::Approval) -> Value {
-    let exec = approval.exec.clone().unwrap_or_default();
-    let session = approval.session.clone().unwrap_or_default();
-    json!({
-        "approval": approval.approval_id,
-        "state": state_name(approval.state()),
-        "opened_at": time(approval.opened_at),
-        "expires_at": time(approval.expires_at),
-        "asked": approval.asked,
-        "rule": approval.rule,
-        "reason": approval.reason,
-        "policy_revision": approval.policy_revision,
-        "effect": effect_name(approval.effect.as_ref()),
-        "program": lossy(&exec.file),
-        "argv": exec.arguments.iter().map(|word| lossy(word)).collect::<Vec<_>>(),
-        "command_line": command_line(approval),
-        "workdir": lossy(&exec.workdir),
-        "environment_names": exec.environment_names.iter().map(|name| lossy(name)).collect::<Vec<_>>(),
-        "user_id": exec.user_id,
-        "user_name": session.user_name,
-        "process_id": exec.process_id,
-        "exec_id": exec.exec_id,
-        "session": session.session_id,
-        "gate": session.gate,
-        "hostname": session.hostname,
-        "labels": session.labels,
-        "sandbox": session.sandbox,
-        "enforcement": session.enforcement,
-        "resolved_by": approval.resolution.as_ref().map(|resolution| &resolution.resolved_by),
-        "resolved_at": approval.resolution.as_ref().map(|resolution| time(resolution.resolved_at)),
-        "note": approval.resolution.as_ref().map(|resolution| &resolution.note),
-        "remembered": approval.resolution.as_ref().and_then(|resolution| resolution.grant.as_ref()).map(grant_json),
-    })
-}
-
-fn grant_json(grant: &pb::Grant) -> Value {
-    json!({
-        "approval": grant.approval_id,
-        "decision": decision_name(grant.decision()),
-        "granted_by": grant.granted_by,
-        "granted_at": time(grant.granted_at),
-        "expires_at": time(grant.expires_at),
-        "session": Some(&grant.session_id).filter(|session| !session.is_empty()),
-        "gate": grant.gate,
-        "user_id": grant.user_id,
-        "rule": grant.rule,
-        "program": lossy(&grant.file),
-        "arguments": grant.arguments.iter().map(|word| lossy(word)).collect::<Vec<_>>(),
-        "workdir": Some(lossy(&grant.workdir)).filter(|workdir| !workdir.is_empty()),
-        "uses": grant.uses,
-    })
-}
-
-fn decision_name(decision: pb::Decision) -> &'static str {
-    match decision {
-        pb::Decision::Approve => "approve",
-        pb::Decision::Deny => "deny",
-        pb::Decision::Unspecified => "unknown",
-    }
-}
-
 fn write_one(approval: &pb::Approval, form: OutputForm, out: &mut dyn Write) -> io::Result<()> {
     if form == OutputForm::Json {
-        return writeln!(out, "{}", text::plain_json(&as_json(approval)));
+        return writeln!(out, "{}", text::plain_json(&json::approval(approval)));
     }
     let shown = |words: &str| text::shown(words.as_bytes());
     let exec = approval.exec.clone().unwrap_or_default();
@@ -478,7 +369,7 @@ fn resolve(arguments: &ResolveArguments, decision: pb::Decision) -> Result<c_int
     let mut out = io::stdout().lock();
     let written = match arguments.output.output {
         OutputForm::Json => {
-            let mut object = as_json(&approval);
+            let mut object = json::approval(&approval);
             object["closed_before"] =
                 (response.outcome() == pb::ResolveOutcome::ClosedBefore).into();
             writeln!(out, "{}", text::plain_json(&object))
@@ -549,7 +440,7 @@ fn watch(arguments: &WatchArguments) -> Result<c_int, Failure> {
         let mut out = io::stdout().lock();
         let written = match (form, &change.approval) {
             (OutputForm::Json, approval) => {
-                let approval = approval.as_ref().map(as_json);
+                let approval = approval.as_ref().map(json::approval);
                 let change = json!({"change": name, "approval": approval});
                 writeln!(out, "{}", text::plain_json(&change))
             }
@@ -586,7 +477,7 @@ fn remembered(arguments: &WatchArguments) -> Result<c_int, Failure> {
         OutputForm::Json => response
             .grants
             .iter()
-            .try_for_each(|grant| writeln!(out, "{}", text::plain_json(&grant_json(grant)))),
+            .try_for_each(|grant| writeln!(out, "{}", text::plain_json(&json::grant(grant)))),
         OutputForm::Text if response.grants.is_empty() => writeln!(out, "none"),
         OutputForm::Text => {
             let rows: Vec<_> = response.grants.iter().map(grant_row).collect();
@@ -634,7 +525,7 @@ fn forget(arguments: &ShowArguments) -> Result<c_int, Failure> {
     let grant = response.grant.unwrap_or_default();
     let mut out = io::stdout().lock();
     let written = match arguments.output.output {
-        OutputForm::Json => writeln!(out, "{}", text::plain_json(&grant_json(&grant))),
+        OutputForm::Json => writeln!(out, "{}", text::plain_json(&json::grant(&grant))),
         OutputForm::Text => writeln!(
             out,
             "{} holds no longer for later commands",

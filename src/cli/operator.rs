@@ -155,14 +155,6 @@ impl Operator {
     }
 }
 
-/// A time as people and programs read it.
-pub(super) fn time(time: Option<prost_types::Timestamp>) -> String {
-    let time = time.and_then(|time| SystemTime::try_from(time).ok());
-    time.map_or_else(String::new, |time| {
-        humantime::format_rfc3339_seconds(time).to_string()
-    })
-}
-
 /// A time from now on in words, such as `4m 10s`.
 pub(super) fn left(until: Option<prost_types::Timestamp>) -> String {
     let until = until.and_then(|time| SystemTime::try_from(time).ok());

@@ -6,10 +6,11 @@ use std::io::{self, Write};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::operator::{OperatorOptions, SENSELESS, UNKNOWN, table, time, unwritten};
+use super::operator::{OperatorOptions, SENSELESS, UNKNOWN, table, unwritten};
 use super::{Failure, OutputForm, OutputOption, SUCCESS};
 use crate::pb::session::v1 as pb;
 use crate::pb::session::v1::session_service_client::SessionServiceClient;
+use crate::policyd::approvals::json::time;
 use crate::policyd::text;
 
 /// The largest answer that is read, in bytes.

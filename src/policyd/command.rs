@@ -26,6 +26,7 @@ use super::service::{MAX_MESSAGE_SIZE, RulesService, Setting};
 use super::sessions::{Sessions, SessionsService};
 use super::store::{Store, StoreError};
 use super::tls::{TlsFiles, WithoutCertificate};
+use super::webhook::{Webhook, WebhookError};
 use crate::logging;
 use crate::pb::approval::v1::approval_service_server::ApprovalServiceServer;
 use crate::pb::session::v1::session_service_server::SessionServiceServer;
@@ -153,6 +154,36 @@ pub struct PolicydArgs {
     #[arg(long, value_name = "FILE", env = "EXECGATE_POLICYD_OPERATORS")]
     pub operators: Option<PathBuf>,
 
+    /// Where to POST each approval as it opens and is closed, as JSON: https://HOST[:PORT][/PATH], or http://
+    /// to this host.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "EXECGATE_POLICYD_WEBHOOK",
+        requires = "webhook_secret",
+        requires = "operators"
+    )]
+    pub webhook: Option<String>,
+
+    /// Secret that those POSTs are signed with (HMAC-SHA256 of `Execgate-Timestamp`, a dot and the body, in
+    /// `Execgate-Signature`); a file of 16 bytes or more that no other user can read.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "EXECGATE_POLICYD_WEBHOOK_SECRET",
+        requires = "webhook"
+    )]
+    pub webhook_secret: Option<PathBuf>,
+
+    /// Certificates, in PEM, to trust the receiver by, instead of the system's.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "EXECGATE_POLICYD_WEBHOOK_CA",
+        requires = "webhook"
+    )]
+    pub webhook_ca: Option<PathBuf>,
+
     /// User id whose processes may connect by the Unix socket, besides root's and this one's. May be
     /// given more than once; the socket can then be opened by every user.
     #[arg(
@@ -216,6 +247,9 @@ pub enum PolicydError {
     /// Certificates, keys or tokens can't be used.
     #[error(transparent)]
     Credentials(#[from] CredentialError),
+    /// Nobody else can be told of approvals.
+    #[error(transparent)]
+    Webhook(#[from] WebhookError),
     /// TLS is asked for where none is spoken.
     #[error("--tls-cert: a Unix socket needs no TLS; leave it out, or listen at HOST:PORT")]
     TlsOnSocket,
@@ -245,11 +279,11 @@ impl PolicydError {
             | Self::Reflection(_)
             | Self::Announce(_)
             | Self::Serve(_) => 1,
-            Self::Log { .. } | Self::TlsOnSocket => 2,
+            Self::Log { .. } | Self::TlsOnSocket | Self::Webhook(WebhookError::Url { .. }) => 2,
             Self::Rules(_) => 3,
             Self::Store(_) => 4,
             Self::Listen(_) => 5,
-            Self::Credentials(_) => 6,
+            Self::Credentials(_) | Self::Webhook(WebhookError::Files(_)) => 6,
         }
     }
 }
@@ -299,6 +333,10 @@ pub fn run(args: &PolicydArgs, out: &mut dyn Write) -> Result<(), PolicydError> 
         }
         (_, None) => (None, Loaded::default()),
     };
+    let webhook = match (&args.webhook, &args.webhook_secret) {
+        (Some(url), Some(secret)) => Some(Webhook::new(url, secret, args.webhook_ca.as_ref())?),
+        _ => None,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(STACK_SIZE)
@@ -308,6 +346,7 @@ pub fn run(args: &PolicydArgs, out: &mut dyn Write) -> Result<(), PolicydError> 
         store: store.clone(),
         ledger: ledger.clone(),
         loaded,
+        webhook,
     };
     let served = runtime.block_on(serve(args, sources, kept, descriptors, out));
     // Calls that didn't end in time end here, and let go of the store.
@@ -321,11 +360,12 @@ pub fn run(args: &PolicydArgs, out: &mut dyn Write) -> Result<(), PolicydError> 
     served
 }
 
-/// Where what happens is kept, and what was kept.
+/// Where what happens is kept and told, and what was kept.
 struct Persistence {
     store: Option<Store>,
     ledger: Option<Ledger>,
     loaded: Loaded,
+    webhook: Option<Webhook>,
 }
 
 /// What is read from files, and again when they change.
@@ -448,6 +488,9 @@ async fn serve(
     let desk = Desk::new(kept.ledger.clone(), approvals, SystemTime::now());
     let operating = operators.clone().map(|operators| {
         tokio::spawn(desk.clone().keep_swept());
+        if let Some(webhook) = kept.webhook {
+            tokio::spawn(webhook.run(desk.watch().1));
+        }
         let approvals = Approvals::new(desk.clone(), operators, stopping.clone());
         let sessions = SessionsService {
             sessions: sessions.clone(),

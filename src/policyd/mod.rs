@@ -17,7 +17,7 @@
 
 mod accept;
 mod admission;
-mod approvals;
+pub(crate) mod approvals;
 pub mod audit;
 mod authenticate;
 mod bounds;
@@ -39,5 +39,6 @@ mod throttle;
 mod tls;
 pub mod token;
 mod tokens;
+mod webhook;
 
 pub use identity::GateIdentity;

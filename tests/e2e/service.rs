@@ -38,6 +38,9 @@ impl Policyd {
         if directory.join("operators").exists() {
             command.args(["--operators", "operators"]);
         }
+        if let Ok(url) = std::fs::read_to_string(directory.join("webhook")) {
+            command.args(["--webhook", &url, "--webhook-secret", "secret"]);
+        }
         let mut running = Running::start(&mut command);
         running.wait_for("\n");
         let line = running.stdout();

@@ -450,7 +450,7 @@ impl Desk {
     }
 
     /// Closes what has expired, or whose gate doesn't come back; forgets what holds no longer.
-    fn sweep(&self, now: SystemTime) {
+    pub(super) fn sweep(&self, now: SystemTime) {
         let mut state = self.lock();
         let expired = state.open(|entry| time(entry.recorded.approval.expires_at) <= now);
         for number in expired {
