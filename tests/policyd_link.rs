@@ -82,6 +82,8 @@ fn exec(id: u64) -> InterceptedExec {
         process: ProcessIdentity::default(),
         parent: None,
         asked_at: SystemTime::now(),
+        executable: execgate::model::Executable::default(),
+        workdir_protection: None,
     }
 }
 
@@ -116,7 +118,9 @@ async fn nothing_is_lost_or_left_undecided_over_kills() {
                     session.observe(SessionEvent::ExecDecided {
                         exec: ExecId(id),
                         verdict,
+                        environment: None,
                         waited: Duration::ZERO,
+                        decided_in: Duration::ZERO,
                         at: SystemTime::now(),
                     });
                 })

@@ -253,6 +253,15 @@ fn write_one(approval: &pb::Approval, form: OutputForm, out: &mut dyn Write) -> 
         ("state", state),
         ("command", command_line(approval)),
         ("directory", text::quoted(&exec.workdir)),
+        (
+            "writable",
+            json::writable_path(approval).map_or_else(String::new, |path| {
+                format!(
+                    "the session can write {}, and so may have made the program",
+                    text::quoted(path)
+                )
+            }),
+        ),
         ("if approved", effect_name(approval.effect.as_ref())),
         ("rule", shown(&approval.rule)),
         ("reason", shown(&approval.reason)),

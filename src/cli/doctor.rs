@@ -2,12 +2,14 @@
 
 use std::ffi::c_int;
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
+
+mod journal;
 
 use super::policy::PolicyOptions;
 use super::{Failure, OutputForm, OutputOption, SUCCESS, place};
@@ -24,7 +26,7 @@ const PROBE_TIME: Duration = Duration::from_secs(5);
 const EXIT_CODES: &str = "\
 Exit codes:
   0  everything that is needed is there; what is only useful may be missing
-  1  something that is needed is missing
+  1  something that is needed is missing, or somebody has to see to something
 ";
 
 #[derive(Debug, Args)]
@@ -32,6 +34,11 @@ Exit codes:
 pub(super) struct DoctorArguments {
     #[command(flatten)]
     policy: PolicyOptions,
+
+    /// Look into this journal, and change nothing in it: what gates have left there, and whether it can be
+    /// used
+    #[arg(long, value_name = "DIRECTORY", env = "EXECGATE_JOURNAL")]
+    journal: Option<PathBuf>,
 
     #[command(flatten)]
     output: OutputOption,
@@ -46,6 +53,8 @@ enum Status {
     Weak,
     /// It is missing, and needed.
     Missing,
+    /// It is there, and somebody has to see to it.
+    Broken,
 }
 
 /// One thing looked at.
@@ -90,6 +99,12 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> Result<c_int, Failure> {
     findings.push(open_files());
     findings.push(bubblewrap());
     findings.extend(policies(&arguments.policy));
+    // A variable that is set to nothing isn't a choice.
+    if let Some(journal) = &arguments.journal
+        && !journal.as_os_str().is_empty()
+    {
+        findings.extend(journal::findings(journal));
+    }
     let text = match arguments.output.output {
         OutputForm::Json => {
             let mut text = serde_json::json!({ "findings": findings }).to_string();
@@ -101,10 +116,12 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> Result<c_int, Failure> {
     io::stdout()
         .write_all(text.as_bytes())
         .map_err(|error| Failure::saying(format!("cannot write the findings: {error}")))?;
-    let missing = findings
-        .iter()
-        .any(|finding| finding.status == Status::Missing);
-    Ok(if missing { MISSING } else { SUCCESS })
+    let is_urgent = |finding: &Finding| matches!(finding.status, Status::Missing | Status::Broken);
+    Ok(if findings.iter().any(is_urgent) {
+        MISSING
+    } else {
+        SUCCESS
+    })
 }
 
 fn render(findings: &[Finding], colour: bool) -> String {
@@ -119,6 +136,7 @@ fn line(finding: &Finding, colour: bool) -> String {
         Status::Good => ("good", "32"),
         Status::Weak => ("weak", "33"),
         Status::Missing => ("missing", "31"),
+        Status::Broken => ("broken", "31"),
     };
     let (on, off) = if colour {
         (format!("\x1b[{code}m"), "\x1b[0m")

@@ -15,15 +15,16 @@ use super::executor::{Executor, Streams};
 use super::journal::JournalArguments;
 use super::policy::{PolicyOptions, unprepared};
 use super::startup::Startup;
-use super::{Failure, OutputForm, OutputOption, TIMED_OUT, place};
+use super::{Failure, OutputForm, OutputOption, PROGRAM, TIMED_OUT, place};
 use crate::link::{
     Disclosure, Drained, GateDescription, LinkOptions, OnUnavailable, PolicyLink, UserDescription,
 };
+use crate::logging;
 use crate::metrics::{GateMetrics, Measured, MetricsEndpoint};
 use crate::sandbox::Sandbox;
 use crate::server::{
-    EscalateServer, EscalationPolicy, ExecParams, ExecResult, Login, ServerError, SessionParams,
-    ShellCommandExecutor,
+    ESCALATED_PATH, EscalateServer, EscalationPolicy, ExecParams, ExecResult, Login,
+    OwnersEnvironment, ServerError, SessionParams, ShellCommandExecutor,
 };
 use crate::sys::reach::{Reach, reach};
 use crate::sys::signal::SignalWatch;
@@ -97,6 +98,10 @@ struct SessionOptions {
     /// that begin so. May be repeated [default: none, names only]
     #[arg(long, value_name = "NAME")]
     allow_environment: Vec<String>,
+
+    /// PATH of escalated commands, instead of the one that the session chose
+    #[arg(long, value_name = "PATH", env = "EXECGATE_ESCALATED_PATH", default_value = ESCALATED_PATH)]
+    escalated_path: OsString,
 
     #[command(flatten)]
     journal: JournalArguments,
@@ -208,7 +213,7 @@ pub(super) fn exec(
         print_json(&result)
             .map_err(|error| Failure::saying(format!("cannot write the result: {error}")))?;
     } else if result.timed_out {
-        let _ = writeln!(io::stderr(), "execgate: the time limit was reached");
+        logging::say(PROGRAM, "the time limit was reached", None);
     }
     Ok(if result.timed_out {
         TIMED_OUT
@@ -248,6 +253,7 @@ struct Gate {
     policy: Arc<dyn EscalationPolicy>,
     executor: Arc<Executor>,
     reuse_limit: Duration,
+    owner: OwnersEnvironment,
 }
 
 impl Gate {
@@ -311,6 +317,10 @@ impl Gate {
             policy: policy_of(options, &link)?,
             link,
             reuse_limit: options.reuse_limit,
+            owner: OwnersEnvironment {
+                path: options.escalated_path.clone(),
+                ..OwnersEnvironment::of_this_process()
+            },
             executor: Arc::new(Executor {
                 sandbox,
                 streams,
@@ -337,7 +347,8 @@ impl Gate {
             .build()
             .map_err(|error| Failure::saying(format!("cannot start: {error}")))?;
         let server = EscalateServer::new(self.shell, self.wrapper, self.policy)
-            .with_reuse_limit(self.reuse_limit);
+            .with_reuse_limit(self.reuse_limit)
+            .with_owners_environment(self.owner);
         let ended = runtime.block_on(async {
             let cancelled = CancellationToken::new();
             let result = session(&server, self.executor.clone(), &cancelled).await;

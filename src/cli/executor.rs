@@ -18,7 +18,7 @@ use crate::model::{Environment, EscalationExecution, ExecOutcome};
 use crate::sandbox::{Sandbox, Unconfined};
 use crate::server::{
     BoxFuture, EscalatedExec, ExecutorError, PreparedExec, ShellCommand, ShellCommandExecutor,
-    ShellOutput,
+    ShellOutput, WritablePlaces,
 };
 use crate::sys::signal::SignalWatch;
 use crate::sys::spawn::{Command, Directory, ProcessGroup, Report, Supervisor};
@@ -89,6 +89,14 @@ impl ShellCommandExecutor for Executor {
                 env: exec.env,
             })
         })
+    }
+
+    fn writable_places(&self) -> WritablePlaces {
+        match &self.sandbox {
+            Sandbox::None => WritablePlaces::Everywhere,
+            // All else that it shows of the gate's files is mounted to be read.
+            Sandbox::Bubblewrap { .. } => WritablePlaces::Only(vec![self.home.clone()]),
+        }
     }
 }
 
@@ -192,6 +200,7 @@ impl Executor {
             group: ProcessGroup::Of(process::own_pid()),
             context: self.startup.context(),
             is_script: false,
+            closed_by_exec: Vec::new(),
         })?;
         Ok((supervisor, capture))
     }

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use clap::{Parser, ValueEnum};
@@ -20,6 +21,7 @@ use super::identity::GateIdentity;
 use super::listen::{self, Doors, Exposure, ListenAddress, ListenError, Missing};
 use super::operators::Operator;
 use super::owners::{self, Owners};
+use super::reception::{Reception, Room};
 use super::reload::{Followed, RulesFile, TokensFile};
 use super::rules::RulesError;
 use super::service::{MAX_MESSAGE_SIZE, RulesService, Setting};
@@ -27,7 +29,7 @@ use super::sessions::{Sessions, SessionsService};
 use super::store::{Store, StoreError};
 use super::tls::{TlsFiles, WithoutCertificate};
 use super::webhook::{Webhook, WebhookError};
-use crate::logging;
+use crate::logging::{self, LogFormat};
 use crate::pb::approval::v1::approval_service_server::ApprovalServiceServer;
 use crate::pb::session::v1::session_service_server::SessionServiceServer;
 use crate::pb::v1::policy_service_server::PolicyServiceServer;
@@ -213,6 +215,15 @@ pub struct PolicydArgs {
         default_value = "info"
     )]
     pub log: String,
+
+    /// How to log.
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "EXECGATE_POLICYD_LOG_FORMAT",
+        default_value = "text"
+    )]
+    pub log_format: LogFormat,
 }
 
 /// How the line that says where the service listens is written.
@@ -291,7 +302,7 @@ impl PolicydError {
 /// The program.
 pub fn main() -> ExitCode {
     let args = PolicydArgs::parse();
-    let outcome = logging::start(&args.log)
+    let outcome = logging::start(&args.log, args.log_format)
         .map_err(|source| PolicydError::Log {
             filter: args.log.clone(),
             source,
@@ -300,8 +311,7 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nowhere is left to say that standard error can't be written.
-            let _ = writeln!(std::io::stderr(), "execgate-policyd: {error}");
+            logging::say("execgate-policyd", &error.to_string(), None);
             ExitCode::from(error.exit_code())
         }
     }
@@ -524,6 +534,7 @@ async fn serve(
             .register_encoded_file_descriptor_set(crate::pb::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
+    let room = Arc::new(Room::new());
     let router = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
@@ -540,16 +551,20 @@ async fn serve(
                 None => WithoutToken::Admitted,
             },
         }))
-        .add_service(service)
-        .add_optional_service(approvals)
-        .add_optional_service(operated_sessions)
-        .add_service(health_service)
-        .add_service(describe().build_v1().map_err(PolicydError::Reflection)?)
-        .add_service(
+        .add_service(Reception::new(service, &room))
+        .add_optional_service(approvals.map(|service| Reception::new(service, &room)))
+        .add_optional_service(operated_sessions.map(|service| Reception::new(service, &room)))
+        .add_service(Reception::new(health_service, &room))
+        .add_service(Reception::new(
+            describe().build_v1().map_err(PolicydError::Reflection)?,
+            &room,
+        ))
+        .add_service(Reception::new(
             describe()
                 .build_v1alpha()
                 .map_err(PolicydError::Reflection)?,
-        );
+            &room,
+        ));
 
     let demands = Demands {
         tls: sources.tls.as_ref().map(Followed::in_force),

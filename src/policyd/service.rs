@@ -15,7 +15,7 @@
 //! a session is its gate's, and no other's.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -36,8 +36,8 @@ use super::store::{Journal, Store};
 use super::throttle::Throttle;
 use super::tokens::{TokenDigest, Tokens};
 use crate::model::{
-    Enforcement, EscalationDecision, EscalationExecution, EscalationPermissions, ExecId,
-    NetworkAccess, ProcessIdentity,
+    Enforcement, EnvironmentRules, EscalationDecision, EscalationExecution, EscalationPermissions,
+    EscalationTerms, ExecId, NamePattern, NetworkAccess, ProcessIdentity, Unprotected,
 };
 use crate::pb::v1::policy_service_server::PolicyService;
 use crate::pb::v1::session_request::Event;
@@ -56,6 +56,8 @@ const QUEUED_ANSWERS: usize = 64;
 /// What a call may be told before it is seen to: all decisions that a session can wait for, twice over, since
 /// those of execs that were withdrawn count no more, and that the session is to end.
 const QUEUED_CONTROLS: usize = 2 * WAITING_OF_ONE_SESSION + 16;
+/// How long they wait. A gate reads all the time, or it is no more.
+const READING_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a call may take to say which session it is.
 const OPENING_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a call that ends waits for its events to be stored.
@@ -65,6 +67,7 @@ const RESUMPTION_INTERVAL: Duration = Duration::from_secs(1);
 
 static REFUSED: Throttle = Throttle::new(Duration::from_secs(1));
 static TRESPASSES: Throttle = Throttle::new(Duration::from_secs(1));
+static UNREAD: Throttle = Throttle::new(Duration::from_secs(1));
 static FULL: Throttle = Throttle::new(Duration::from_secs(1));
 
 /// The policy service.
@@ -128,6 +131,7 @@ impl PolicyService for RulesService {
             events: request.into_inner(),
             answers,
             caller,
+            session: None,
             setting: self.setting.clone(),
             _admitted: admitted,
         };
@@ -182,6 +186,8 @@ struct Call {
     events: Streaming<v1::SessionRequest>,
     answers: mpsc::Sender<Result<v1::SessionResponse, Status>>,
     caller: Caller,
+    /// The session that it is about, once that is known; for the log.
+    session: Option<String>,
     setting: Setting,
     control: mpsc::Sender<Control>,
     controls: mpsc::Receiver<Control>,
@@ -198,26 +204,33 @@ impl Call {
             Ok(()) | Err(End::Gone) => {}
             Err(End::Status(status)) => {
                 let (gate, code, text) = (&self.caller.gate, status.code(), status.message());
+                let (session, trace) = (self.session.as_deref(), self.trace_id());
                 if code == tonic::Code::Unavailable {
-                    tracing::info!(%gate, ?code, "ending a call: {text}");
+                    tracing::info!(session, %gate, trace, ?code, "ending a call: {text}");
                 } else if let Some(held_back) = REFUSED.admit() {
-                    tracing::warn!(%gate, ?code, held_back, "refused a call: {text}");
+                    tracing::warn!(session, %gate, trace, ?code, held_back, "refused a call: {text}");
                 }
                 // Nobody reads it if the gate is gone.
-                let _ = self.answers.send(Err(status)).await;
+                let sending = self.answers.send(Err(status));
+                let _ = tokio::time::timeout(READING_PATIENCE, sending).await;
             }
         }
     }
 
+    fn trace_id(&self) -> Option<&str> {
+        self.trace.as_ref().map(TraceParent::trace)
+    }
+
     async fn converse(&mut self) -> Result<(), End> {
         let (opening, session) = self.opening().await?;
+        self.session = Some(session.id.clone());
         let claimed = self.setting.owners.claim(&session.id, &self.caller.gate);
         claimed.map_err(|owner| self.trespass(&session.id, &owner))?;
         tracing::info!(
             session = session.id,
             gate = %self.caller.gate,
             hostname = session.hostname,
-            trace = self.trace.as_ref().map(TraceParent::trace),
+            trace = self.trace_id(),
             resumed = opening.sequence == 0,
             "session connected"
         );
@@ -244,11 +257,20 @@ impl Call {
             Some(_) => v1::EventAcknowledgement::Stored,
             None => v1::EventAcknowledgement::None,
         };
-        let revision = self.setting.rules.borrow().revision().to_owned();
+        let (revision, digest) = {
+            let rules = self.setting.rules.borrow();
+            let digest = if rules.requests_digests() {
+                v1::ExecutableDigest::Sha256
+            } else {
+                v1::ExecutableDigest::Unspecified
+            };
+            (rules.revision().to_owned(), digest)
+        };
         self.answer(Answer::SessionAccepted(v1::SessionAccepted {
             event_acknowledgement: acknowledgement.into(),
             policy_revision: revision,
             stored_sequence: stored,
+            requested_executable_digest: digest.into(),
             ..v1::SessionAccepted::default()
         }))
         .await?;
@@ -275,7 +297,12 @@ impl Call {
                 return Err(not_stored().into());
             }
         }
-        tracing::info!(session = session.id, "session disconnected");
+        tracing::info!(
+            session = session.id,
+            gate = %self.caller.gate,
+            trace = self.trace_id(),
+            "session disconnected"
+        );
         ended
     }
 
@@ -351,8 +378,9 @@ impl Call {
                     let Some(request) = event.map_err(|status| unreadable(&status))? else {
                         return Ok(());
                     };
+                    let received = Instant::now();
                     within_bounds(&request)?;
-                    let answer = self.react(session, conversation, &request).await?;
+                    let answer = self.react(session, conversation, &request, received).await?;
                     if let Some(journal) = &mut journal {
                         journal.record(request, answer);
                     }
@@ -365,7 +393,7 @@ impl Call {
     fn trespass(&self, session: &str, owner: &GateIdentity) -> Status {
         if let Some(held_back) = TRESPASSES.admit() {
             tracing::warn!(
-                session, %owner, gate = %self.caller.gate, held_back,
+                session, %owner, gate = %self.caller.gate, trace = self.trace_id(), held_back,
                 "a gate went on with a session that another one started; nothing of it is recorded"
             );
         }
@@ -378,13 +406,15 @@ impl Call {
         session: &SessionFacts,
         conversation: Conversation,
         request: &v1::SessionRequest,
+        received: Instant,
     ) -> Result<Option<v1::Verdict>, End> {
         match &request.event {
             // Nobody waits for the verdict any more.
             Some(Event::ExecRequested(_)) if conversation == Conversation::Delivery => Ok(None),
             Some(Event::ExecRequested(exec)) => {
                 match self.decide(session, exec) {
-                    Answered::Decided(verdict) => {
+                    Answered::Decided(mut verdict) => {
+                        verdict.service_time = received.elapsed().try_into().ok();
                         self.answer(Answer::Verdict((*verdict).clone())).await?;
                         Ok(Some(*verdict))
                     }
@@ -430,8 +460,8 @@ impl Call {
         if let Some(reason) = &self.terminated {
             return Answered::Decided(Box::new(v1::Verdict {
                 exec_id: exec.exec_id,
-                decision: Some(decision_message(EscalationDecision::Deny {
-                    reason: Some(format!("the session was {reason}")),
+                decision: Some(v1::verdict::Decision::Deny(v1::Deny {
+                    reason: format!("the session was {reason}"),
                 })),
                 reason_code: CODE_TERMINATED.to_owned(),
                 ..v1::Verdict::default()
@@ -511,7 +541,18 @@ impl Call {
         let response = v1::SessionResponse {
             answer: Some(answer),
         };
-        self.answers.send(Ok(response)).await.map_err(|_| Gone)
+        let sending = self.answers.send(Ok(response));
+        let Ok(sent) = tokio::time::timeout(READING_PATIENCE, sending).await else {
+            if let Some(held_back) = UNREAD.admit() {
+                tracing::warn!(
+                    gate = %self.caller.gate, held_back,
+                    "ending a call: the gate has read none of its answers for {} seconds",
+                    READING_PATIENCE.as_secs()
+                );
+            }
+            return Err(Gone);
+        };
+        sent.map_err(|_| Gone)
     }
 }
 
@@ -620,6 +661,9 @@ fn ruling(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> Ru
             .iter()
             .map(|name| &name[..])
             .collect(),
+        redacted_arguments: &exec.redacted_arguments,
+        executable: exec.executable.as_ref(),
+        workdir_protection: exec.workdir_protection(),
         process: ProcessIdentity {
             pid: process.process_id,
             parent_pid: process.parent_process_id,
@@ -639,15 +683,17 @@ fn verdict(rules: &Rules, exec: &v1::ExecRequested, ruling: Ruling) -> v1::Verdi
         reason_code,
         rule,
         reuse,
+        terms,
         ..
     } = ruling;
     v1::Verdict {
         exec_id: exec.exec_id,
-        decision: Some(decision_message(decision)),
+        decision: Some(decision_message(decision, terms)),
         reason_code,
         rule,
         policy_revision: rules.revision().to_owned(),
         reuse: reuse.map(reuse_message),
+        service_time: None,
     }
 }
 
@@ -668,17 +714,47 @@ fn reuse_message(OpinionReuse { valid_for, scope }: OpinionReuse) -> v1::Reuse {
     }
 }
 
-pub(super) fn decision_message(decision: EscalationDecision) -> v1::verdict::Decision {
+pub(super) fn decision_message(
+    decision: EscalationDecision,
+    terms: EscalationTerms,
+) -> v1::verdict::Decision {
     use v1::verdict::Decision;
     match decision {
         EscalationDecision::Run => Decision::Run(v1::Run {}),
         EscalationDecision::Escalate(execution) => Decision::Escalate(v1::Escalate {
             execution: Some(execution_message(execution)),
+            environment: environment_rules(terms.environment),
+            unprotected_programs: match terms.unprotected {
+                Unprotected::Denied => v1::UnprotectedPrograms::Denied,
+                Unprotected::Allowed => v1::UnprotectedPrograms::Allowed,
+            }
+            .into(),
         }),
         EscalationDecision::Deny { reason } => Decision::Deny(v1::Deny {
             reason: reason.unwrap_or_default(),
         }),
     }
+}
+
+fn environment_rules(rules: EnvironmentRules) -> Option<v1::EnvironmentRules> {
+    use std::os::unix::ffi::OsStringExt;
+    let bytes = |text: std::ffi::OsString| text.into_vec().into();
+    let names = |patterns: Vec<NamePattern>| {
+        let names = patterns.into_iter().map(|pattern| pattern.0.into());
+        names.collect()
+    };
+    (rules != EnvironmentRules::default()).then(|| v1::EnvironmentRules {
+        kept_names: names(rules.keep),
+        unset_names: names(rules.unset),
+        set_variables: rules
+            .set
+            .into_iter()
+            .map(|(name, value)| v1::SetVariable {
+                name: bytes(name),
+                value: bytes(value),
+            })
+            .collect(),
+    })
 }
 
 fn execution_message(execution: EscalationExecution) -> v1::escalate::Execution {
@@ -763,11 +839,14 @@ mod tests {
                             writable_paths: vec![b"/w"[..].into()],
                         }
                     )),
+                    environment: None,
+                    unprotected_programs: v1::UnprotectedPrograms::Denied.into(),
                 })),
                 reason_code: "c".to_owned(),
                 rule: "n".to_owned(),
                 policy_revision: rules.revision().to_owned(),
                 reuse: None,
+                service_time: None,
             }
         );
     }

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::reuse::GateVerdicts;
 use super::{ReusableVerdicts, Stopwatch};
 use crate::model::{ExecId, InterceptedExec, SessionDescription, SessionEvent, Verdict};
+use crate::program::Digest;
 
 /// A boxed future that may borrow.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -42,6 +43,11 @@ pub trait EscalationPolicy: Send + Sync + 'static {
     fn person_asked(&self, exec: ExecId) -> Option<String> {
         let _ = exec;
         None
+    }
+
+    /// Which digest of programs it wants to be told, at present. Must not block.
+    fn wanted_digest(&self) -> Digest {
+        Digest::None
     }
 
     /// Is told what happened, in order for each exec. Stands in front of verdicts, so it must not

@@ -18,9 +18,14 @@ pub mod signal;
 pub mod socket;
 
 #[cfg(feature = "full")]
+pub mod file_system;
 pub mod host;
 #[cfg(feature = "full")]
 pub mod limits;
+#[cfg(feature = "full")]
+pub mod memory_file;
+#[cfg(feature = "full")]
+pub mod place;
 #[cfg(feature = "full")]
 pub mod program;
 #[cfg(feature = "full")]

@@ -96,6 +96,8 @@ pub struct Command {
     pub directory: Directory,
     /// Descriptors, each with the number that it gets. All others are closed.
     pub descriptors: Vec<(OwnedFd, RawFd)>,
+    /// Those of these numbers that are closed as the program is executed.
+    pub closed_by_exec: Vec<RawFd>,
     /// Its process group.
     pub group: ProcessGroup,
     /// What else it inherits.
@@ -1165,6 +1167,10 @@ fn prepare_and_execute(
         if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
             return Err((Step::Context, errno()));
         }
+    }
+    for number in &plan.command.closed_by_exec {
+        // SAFETY: integers only.
+        unsafe { libc::fcntl(*number, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
     let program = plan.command.program.as_ptr();
     // SAFETY: a string and two null-terminated arrays of strings, all owned by `plan`.

@@ -13,7 +13,7 @@ in_both_shells! {
 }
 
 /// Whether `--sandbox bubblewrap` works here.
-fn bubblewrap() -> bool {
+pub(crate) fn bubblewrap() -> bool {
     let mut command = Command::new("bwrap");
     command.args([
         "--ro-bind",

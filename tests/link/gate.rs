@@ -71,7 +71,9 @@ impl Gate {
         self.session.observe(SessionEvent::ExecDecided {
             exec: ExecId(exec),
             verdict: Verdict::from(EscalationDecision::Run),
+            environment: None,
             waited: Duration::ZERO,
+            decided_in: Duration::ZERO,
             at: SystemTime::now(),
         });
     }
@@ -140,5 +142,7 @@ pub(crate) fn exec_of(exec: u64) -> InterceptedExec {
         process: ProcessIdentity::default(),
         parent: None,
         asked_at: SystemTime::now(),
+        executable: execgate::model::Executable::default(),
+        workdir_protection: None,
     }
 }

@@ -19,7 +19,7 @@ impl Service {
     pub(crate) fn deciding(verdict: &EscalationDecision, place: &Place) -> Self {
         let answer = match verdict {
             EscalationDecision::Run => "\"run\"",
-            _ => "escalate(\"a test\")",
+            _ => "escalate(\"a test\", unprotected = \"allow\", keep_environment = [\"*\"])",
         };
         let rules = place.work().join("rules.star");
         std::fs::write(&rules, format!("def decide(exec):\n    return {answer}\n")).unwrap();

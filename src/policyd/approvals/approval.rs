@@ -2,7 +2,7 @@ use std::time::{Duration, SystemTime};
 
 use sha2::{Digest, Sha256};
 
-use crate::model::{Enforcement, EscalationDecision};
+use crate::model::Enforcement;
 use crate::pb::approval::v1::{self as pb, approval::Effect};
 use crate::pb::v1;
 use crate::policyd::rules::{Ask, Ruling, SessionFacts};
@@ -63,12 +63,13 @@ pub(in crate::policyd) fn digest_of(exec: &v1::ExecRequested) -> QuestionDigest 
     for argument in &exec.arguments {
         part(argument);
     }
-    part(&environment_digest(exec));
+    part(&circumstances_digest(exec));
     digest.finalize().into()
 }
 
-/// Names the set of names in an environment, but for those that shells set and take away by themselves.
-pub(super) fn environment_digest(exec: &v1::ExecRequested) -> [u8; 32] {
+/// Names what else a command depends on: the set of names in its environment, but for those that shells set
+/// and take away by themselves, and which file the program is.
+pub(super) fn circumstances_digest(exec: &v1::ExecRequested) -> [u8; 32] {
     let mut names: Vec<&[u8]> = exec
         .environment_names
         .iter()
@@ -81,6 +82,11 @@ pub(super) fn environment_digest(exec: &v1::ExecRequested) -> [u8; 32] {
     for name in names {
         digest.update((name.len() as u64).to_le_bytes());
         digest.update(name);
+    }
+    if let Some(executable) = &exec.executable {
+        digest.update(&executable.real_path);
+        let version = executable.file_version.unwrap_or_default();
+        digest.update(prost::Message::encode_to_vec(&version));
     }
     digest.finalize().into()
 }
@@ -112,7 +118,7 @@ pub(super) fn opened(question: &Question<'_>, id: String, now: SystemTime) -> pb
         rule: shortened(&ruling.rule),
         reason: shortened(&ruling.reason),
         policy_revision: revision.to_owned(),
-        effect: effect_message(ask.effect.decision()),
+        effect: effect_of(question),
         exec: Some(pb::AskedExec {
             exec_id: exec.exec_id,
             file: exec.file.clone(),
@@ -126,6 +132,7 @@ pub(super) fn opened(question: &Question<'_>, id: String, now: SystemTime) -> pb
                 .collect(),
             user_id: process.user_id,
             process_id: process.process_id,
+            executable: exec.executable.clone(),
         }),
         session: Some(pb::AskedSession {
             session_id: session.id.clone(),
@@ -168,9 +175,10 @@ fn shortened(sentence: &str) -> String {
     sentence[..end].to_owned()
 }
 
-/// `None` for a denial, to which no approval leads.
-pub(super) fn effect_message(decision: EscalationDecision) -> Option<Effect> {
-    match decision_message(decision) {
+/// What approving leads to; `None` for a denial, to which no approval leads.
+pub(super) fn effect_of(question: &Question<'_>) -> Option<Effect> {
+    let decision = question.ask.effect.decision();
+    match decision_message(decision, question.ruling.terms.clone()) {
         v1::verdict::Decision::Run(run) => Some(Effect::Run(run)),
         v1::verdict::Decision::Escalate(escalate) => Some(Effect::Escalate(escalate)),
         v1::verdict::Decision::Deny(_) => None,
@@ -211,6 +219,7 @@ pub(super) fn verdict(approval: &pb::Approval) -> Option<v1::Verdict> {
         rule: approval.rule.clone(),
         policy_revision: approval.policy_revision.clone(),
         reuse: None,
+        service_time: None,
     })
 }
 

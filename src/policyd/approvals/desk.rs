@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{broadcast, mpsc};
 
 use super::approval::{
-    self, CODE_OVERLOADED, CODE_TOO_LONG, LONGEST_COMMAND, Question, denial, digest_of,
-    environment_digest, time,
+    self, CODE_OVERLOADED, CODE_TOO_LONG, LONGEST_COMMAND, Question, circumstances_digest, denial,
+    digest_of, time,
 };
 use super::grants::{self, Grants, Remembered};
 use super::ledger::{Change, Kept, Ledger, NotRecorded, Recorded};
@@ -219,6 +219,7 @@ impl Desk {
                 rule: question.ruling.rule.clone(),
                 policy_revision: question.revision.to_owned(),
                 reuse: None,
+                service_time: None,
             }))
         };
         let mut state = self.lock();
@@ -226,7 +227,7 @@ impl Desk {
         if let Some(number) = state.by_exec.get(&key).copied()
             && let Some(entry) = state.entries.get_mut(&number)
         {
-            let effect = approval::effect_message(question.ask.effect.decision());
+            let effect = approval::effect_of(question);
             let approval = &entry.recorded.approval;
             let is_same = entry.recorded.question == digest
                 && approval.rule == question.ruling.rule
@@ -263,7 +264,7 @@ impl Desk {
         let recorded = Recorded {
             approval: approval::opened(question, id, now),
             question: digest,
-            environment: environment_digest(question.exec),
+            circumstances: circumstances_digest(question.exec),
         };
         let answered = pending(&recorded.approval, now);
         state.insert(recorded.clone(), Some(waiter.clone()), None);
@@ -396,7 +397,7 @@ impl Desk {
         let remembered = grant.clone().map(|grant| Remembered {
             grant,
             effect: before.approval.effect.clone(),
-            environment: before.environment,
+            circumstances: before.circumstances,
         });
         let closing = Closing {
             state: match decision {

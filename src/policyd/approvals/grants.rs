@@ -2,8 +2,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
 
 use super::approval::{
-    CODE_REMEMBERED, CODE_REMEMBERED_DENIAL, Question, decision_of, denial, denied_by,
-    effect_message, environment_digest, time,
+    CODE_REMEMBERED, CODE_REMEMBERED_DENIAL, Question, circumstances_digest, decision_of, denial,
+    denied_by, effect_of, time,
 };
 use crate::pb::approval::v1::{self as pb, approval::Effect};
 use crate::pb::v1;
@@ -22,8 +22,8 @@ pub(in crate::policyd) struct Remembered {
     pub(super) grant: pb::Grant,
     /// What was approved.
     pub(super) effect: Option<Effect>,
-    /// Names the set of names in the environment.
-    pub(super) environment: [u8; 32],
+    /// Names what else the command depends on.
+    pub(super) circumstances: [u8; 32],
 }
 
 /// The decisions that hold for later execs, the earliest first.
@@ -75,12 +75,12 @@ impl Grants {
         if self.0.is_empty() {
             return None;
         }
-        let environment = environment_digest(question.exec);
-        let effect = effect_message(question.ask.effect.decision());
+        let circumstances = circumstances_digest(question.exec);
+        let effect = effect_of(question);
         let mut all = self.0.iter_mut().rev();
         let remembered = all.find(|remembered| {
             time(remembered.grant.expires_at) > now
-                && remembered.environment == environment
+                && remembered.circumstances == circumstances
                 && remembered.effect == effect
                 && covers(&remembered.grant, question)
         })?;
@@ -110,6 +110,7 @@ impl Grants {
             rule: question.ruling.rule.clone(),
             policy_revision: question.revision.to_owned(),
             reuse: None,
+            service_time: None,
         })
     }
 }

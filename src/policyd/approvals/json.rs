@@ -75,6 +75,13 @@ pub(crate) fn effect_name(effect: Option<&pb::approval::Effect>) -> String {
     }
 }
 
+/// What the session can write of the program, and so could have made of it what it likes; `None` where it
+/// can't, or the gate doesn't tell.
+pub(crate) fn writable_path(approval: &pb::Approval) -> Option<&[u8]> {
+    let executable = approval.exec.as_ref()?.executable.as_ref()?;
+    Some(&executable.writable_path[..]).filter(|path| !path.is_empty())
+}
+
 fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -102,6 +109,7 @@ pub(crate) fn approval(approval: &pb::Approval) -> Value {
         "argv": texts(&exec.arguments),
         "command_line": command_line(approval),
         "workdir": lossy(&exec.workdir),
+        "writable_path": writable_path(approval).map(lossy),
         "environment_names": texts(&exec.environment_names),
         "user_id": exec.user_id,
         "user_name": session.user_name,

@@ -44,14 +44,14 @@ CREATE TABLE approvals (
     session_id  TEXT NOT NULL,
     exec_id     INTEGER NOT NULL,
     question    BLOB NOT NULL,
-    environment BLOB NOT NULL,
+    circumstances BLOB NOT NULL,
     approval    BLOB NOT NULL
 );
 CREATE INDEX approvals_by_state ON approvals (state, opened_ns);
 CREATE INDEX approvals_by_exec ON approvals (session_id, exec_id);
 CREATE TABLE grants (
     approval_id TEXT PRIMARY KEY,
-    environment BLOB NOT NULL,
+    circumstances BLOB NOT NULL,
     effect      BLOB NOT NULL,
     granted     BLOB NOT NULL
 );
@@ -77,7 +77,7 @@ pub(in crate::policyd) struct Termination {
 pub(super) struct Recorded {
     pub(super) approval: pb::Approval,
     pub(super) question: QuestionDigest,
-    pub(super) environment: [u8; 32],
+    pub(super) circumstances: [u8; 32],
 }
 
 /// What is to be written.
@@ -277,7 +277,7 @@ fn load(connection: &Connection, latest: usize) -> rusqlite::Result<Loaded> {
     // A row that can't be read, of a later version for example, is passed over: it denies.
     let approvals = connection
         .prepare(
-            "SELECT approval, question, environment FROM (
+            "SELECT approval, question, circumstances FROM (
                  SELECT * FROM approvals WHERE state = ?1
                  UNION ALL
                  SELECT * FROM (SELECT * FROM approvals WHERE state <> ?1 ORDER BY opened_ns DESC LIMIT ?2)
@@ -289,24 +289,24 @@ fn load(connection: &Connection, latest: usize) -> rusqlite::Result<Loaded> {
         })?
         .filter_map(Result::transpose)
         .map(|row| {
-            row.map(|(approval, (question, environment))| Recorded {
+            row.map(|(approval, (question, circumstances))| Recorded {
                 approval,
                 question,
-                environment,
+                circumstances,
             })
         })
         .collect::<rusqlite::Result<_>>()?;
     let grants = connection
-        .prepare("SELECT granted, effect, environment FROM grants ORDER BY rowid")?
+        .prepare("SELECT granted, effect, circumstances FROM grants ORDER BY rowid")?
         .query_map([], |row| {
             let (grant, effect): (Vec<u8>, Vec<u8>) = (row.get(0)?, row.get(1)?);
-            let environment = row.get(2)?;
+            let circumstances = row.get(2)?;
             let grant = pb::Grant::decode(&grant[..]).ok();
             let effect = pb::Approval::decode(&effect[..]).ok();
             Ok(grant.zip(effect).map(|(grant, effect)| Remembered {
                 grant,
                 effect: effect.effect,
-                environment,
+                circumstances,
             }))
         })?
         .filter_map(Result::transpose)
@@ -430,7 +430,7 @@ fn write_approval(transaction: &Transaction<'_>, recorded: &Recorded) -> rusqlit
                 .as_ref()
                 .map_or(0, |exec| exec.exec_id.cast_signed()),
             recorded.question,
-            recorded.environment,
+            recorded.circumstances,
             approval.encode_to_vec(),
         ])?;
     Ok(())
@@ -445,7 +445,7 @@ fn write_grant(transaction: &Transaction<'_>, remembered: &Remembered) -> rusqli
         .prepare_cached("INSERT OR REPLACE INTO grants VALUES (?1, ?2, ?3, ?4)")?
         .execute(params![
             remembered.grant.approval_id,
-            remembered.environment,
+            remembered.circumstances,
             effect.encode_to_vec(),
             remembered.grant.encode_to_vec(),
         ])?;

@@ -50,6 +50,9 @@ impl Asker {
             process: crate::model::ProcessIdentity::default(),
             parent: None,
             session: &self.session,
+            redacted_arguments: &[],
+            executable: None,
+            workdir_protection: v1::Protection::Unspecified,
         })
     }
 

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use crate::model::{Enforcement, ExecId, ProcessIdentity};
+use crate::pb::v1;
 use crate::policyd::identity::GateIdentity;
 
 /// What rules may know of one exec. Bytes are as the gate sent them.
@@ -16,6 +17,12 @@ pub struct ExecFacts<'a> {
     pub workdir: &'a [u8],
     /// Names of the environment variables.
     pub environment_names: Vec<&'a [u8]>,
+    /// Positions in `argv` of what isn't as the process gave it.
+    pub redacted_arguments: &'a [u32],
+    /// The file of the program, where the gate is.
+    pub executable: Option<&'a v1::ExecutableInfo>,
+    /// Whether the session can write to the working directory.
+    pub workdir_protection: v1::Protection,
     /// The process that asks.
     pub process: ProcessIdentity,
     /// The exec that this one descends from, where known.

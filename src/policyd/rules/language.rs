@@ -16,8 +16,10 @@ use starlark::values::tuple::UnpackTuple;
 use starlark::values::{Heap, Value};
 
 use super::answer::{Answer, Ask, Effect, OpinionReuse, OpinionReuseScope};
+use super::options::options;
 use super::prefix::Alternatives;
-use crate::model::{EscalationExecution, EscalationPermissions, NetworkAccess};
+use super::terms::{IsEscalation, TermArguments};
+use crate::model::{EscalationExecution, EscalationPermissions, EscalationTerms, NetworkAccess};
 use crate::policyd::text;
 
 /// Most prefix rules in one file.
@@ -44,6 +46,7 @@ pub(super) fn globals() -> Globals {
     GlobalsBuilder::standard()
         .with(declarations)
         .with(answers)
+        .with(options)
         .build()
 }
 
@@ -60,6 +63,7 @@ pub(super) struct Draft {
     pub(super) rules: Vec<DraftRule>,
     pub(super) host_executables: std::collections::BTreeMap<Vec<u8>, Vec<Vec<u8>>>,
     pub(super) fallback: Option<DraftFallback>,
+    pub(super) requests_digests: bool,
 }
 
 #[derive(Debug)]
@@ -72,6 +76,7 @@ pub(super) struct DraftRule {
     pub(super) name: Option<String>,
     pub(super) reason_code: Option<String>,
     pub(super) reuse: Option<OpinionReuse>,
+    pub(super) terms: EscalationTerms,
     pub(super) matching: Vec<Vec<String>>,
     pub(super) not_matching: Vec<Vec<String>>,
 }
@@ -80,6 +85,7 @@ pub(super) struct DraftRule {
 pub(super) struct DraftFallback {
     pub(super) place: Place,
     pub(super) answer: Answer,
+    pub(super) terms: EscalationTerms,
     pub(super) justification: Option<String>,
     pub(super) reason_code: Option<String>,
 }
@@ -108,6 +114,7 @@ pub(super) struct GivenAnswer {
     pub(super) reason_code: Option<String>,
     pub(super) name: Option<String>,
     pub(super) reuse: Option<OpinionReuse>,
+    pub(super) terms: EscalationTerms,
 }
 
 /// Adds a declaration to the file that is being loaded.
@@ -135,7 +142,7 @@ fn place(evaluator: &Evaluator<'_, '_, '_>) -> Place {
     }
 }
 
-fn text_of(what: &str, value: Value<'_>) -> anyhow::Result<String> {
+pub(super) fn text_of(what: &str, value: Value<'_>) -> anyhow::Result<String> {
     let text = value.unpack_str().ok_or_else(|| {
         anyhow!(
             "{what} is {}: write it as a string, in quotes",
@@ -150,7 +157,7 @@ fn text_of(what: &str, value: Value<'_>) -> anyhow::Result<String> {
     Ok(text.to_owned())
 }
 
-fn described(value: Value<'_>) -> String {
+pub(super) fn described(value: Value<'_>) -> String {
     format!(
         "{} ({})",
         text::shortened(&text::shown(value.to_repr().as_bytes()), 60),
@@ -313,6 +320,17 @@ fn answer_of(
     Ok(answer)
 }
 
+fn is_escalation(answer: &Answer) -> IsEscalation {
+    match answer {
+        Answer::Escalate(_)
+        | Answer::Ask(Ask {
+            effect: Effect::Escalate(_),
+            ..
+        }) => IsEscalation::Yes,
+        _ => IsEscalation::No,
+    }
+}
+
 fn execution_of(value: Value<'_>) -> anyhow::Result<EscalationExecution> {
     if let Some(fields) = answer_fields(value, "permissions") {
         return permissions_of(fields).map(EscalationExecution::Permissions);
@@ -334,7 +352,7 @@ fn answer_fields<'v>(value: Value<'v>, kind: &str) -> Option<StructRef<'v>> {
     is_of_kind.then_some(fields)
 }
 
-fn field<'v>(fields: StructRef<'v>, name: &str) -> Option<Value<'v>> {
+pub(super) fn field<'v>(fields: StructRef<'v>, name: &str) -> Option<Value<'v>> {
     fields
         .iter()
         .find(|(key, _)| key.as_str() == name)
@@ -463,6 +481,7 @@ pub(super) fn given_answer(value: Value<'_>) -> anyhow::Result<Option<GivenAnswe
             reason_code: None,
             name: None,
             reuse: None,
+            terms: EscalationTerms::default(),
         }));
     }
     let Some(fields) = answer_fields(value, "answer") else {
@@ -477,15 +496,21 @@ pub(super) fn given_answer(value: Value<'_>) -> anyhow::Result<Option<GivenAnswe
             .and_then(Value::unpack_str)
             .map(str::to_owned)
     };
-    Ok(Some(GivenAnswer {
-        answer: answer_of(
-            &words("decision").unwrap_or_default(),
-            field(fields, "execution"),
-            Asking::of(
-                words("asks").map(NoneOr::Other),
-                words("within").map(NoneOr::Other),
-            )?,
+    let answer = answer_of(
+        &words("decision").unwrap_or_default(),
+        field(fields, "execution"),
+        Asking::of(
+            words("asks").map(NoneOr::Other),
+            words("within").map(NoneOr::Other),
         )?,
+    )?;
+    let terms = match is_escalation(&answer) {
+        IsEscalation::Yes => TermArguments::of(fields).terms(IsEscalation::Yes)?,
+        IsEscalation::No => EscalationTerms::default(),
+    };
+    Ok(Some(GivenAnswer {
+        answer,
+        terms,
         justification: words("reason"),
         reason_code: words("reason_code"),
         name: words("name"),
@@ -501,13 +526,14 @@ fn answer_value<'v>(
     execution: Option<Value<'v>>,
     (reason, reason_code, name, reuse): (Words, Words, Words, Words),
     (asks, within): (Words, Words),
+    terms: &EscalationTerms,
 ) -> anyhow::Result<Value<'v>> {
     reuse_of(reuse.clone())?;
     Asking::of(asks.clone(), within.clone())?;
     let words = |what: &str, given: Words| -> anyhow::Result<Value<'v>> {
         Ok(said(what, given)?.map_or_else(Value::new_none, |words| heap.alloc(words)))
     };
-    Ok(heap.alloc(AllocStruct([
+    let fields = [
         ("kind", heap.alloc("answer")),
         ("decision", heap.alloc(decision)),
         ("execution", execution.unwrap_or_else(Value::new_none)),
@@ -517,7 +543,9 @@ fn answer_value<'v>(
         ("reuse", words("reuse", reuse)?),
         ("asks", words("asks", asks)?),
         ("within", words("within", within)?),
-    ])))
+    ];
+    let terms = TermArguments::fields(terms, heap);
+    Ok(heap.alloc(AllocStruct(fields.into_iter().chain(terms))))
 }
 
 /// Values that `decide()` returns.
@@ -531,29 +559,37 @@ fn answers(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] reuse: Option<NoneOr<String>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
-        let said = (reason, reason_code, name, reuse);
-        answer_value(heap, "run", None, said, (None, None))
+        let words = (reason, reason_code, name, reuse);
+        let terms = EscalationTerms::default();
+        answer_value(heap, "run", None, words, (None, None), &terms)
     }
 
     /// Runs the command outside the session's sandbox.
+    #[allow(clippy::too_many_arguments)]
     fn escalate<'v>(
         reason: Option<NoneOr<String>>,
         #[starlark(require = named)] execution: Option<Value<'v>>,
         #[starlark(require = named)] reason_code: Option<NoneOr<String>>,
         #[starlark(require = named)] name: Option<NoneOr<String>>,
         #[starlark(require = named)] reuse: Option<NoneOr<String>>,
+        #[starlark(require = named)] unprotected: Option<NoneOr<String>>,
+        #[starlark(require = named)] keep_environment: Option<NoneOr<Value<'v>>>,
+        #[starlark(require = named)] set_environment: Option<NoneOr<Value<'v>>>,
+        #[starlark(require = named)] unset_environment: Option<NoneOr<Value<'v>>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
         if let Some(execution) = execution {
             execution_of(execution)?;
         }
-        answer_value(
-            heap,
-            "escalate",
-            execution,
-            (reason, reason_code, name, reuse),
-            (None, None),
-        )
+        let terms = TermArguments {
+            unprotected,
+            keep: keep_environment,
+            set: set_environment,
+            unset: unset_environment,
+        }
+        .terms(IsEscalation::Yes)?;
+        let words = (reason, reason_code, name, reuse);
+        answer_value(heap, "escalate", execution, words, (None, None), &terms)
     }
 
     /// Asks a person: to run the command inside the sandbox, or with an execution, outside.
@@ -565,13 +601,25 @@ fn answers(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] execution: Option<Value<'v>>,
         #[starlark(require = named)] reason_code: Option<NoneOr<String>>,
         #[starlark(require = named)] name: Option<NoneOr<String>>,
+        #[starlark(require = named)] unprotected: Option<NoneOr<String>>,
+        #[starlark(require = named)] keep_environment: Option<NoneOr<Value<'v>>>,
+        #[starlark(require = named)] set_environment: Option<NoneOr<Value<'v>>>,
+        #[starlark(require = named)] unset_environment: Option<NoneOr<Value<'v>>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
-        if let Some(execution) = execution {
-            execution_of(execution)?;
+        let is_escalation = match execution {
+            Some(execution) => execution_of(execution).map(|_| IsEscalation::Yes)?,
+            None => IsEscalation::No,
+        };
+        let terms = TermArguments {
+            unprotected,
+            keep: keep_environment,
+            set: set_environment,
+            unset: unset_environment,
         }
-        let said = (reason, reason_code, name, None);
-        answer_value(heap, "ask", execution, said, (asks, within))
+        .terms(is_escalation)?;
+        let words = (reason, reason_code, name, None);
+        answer_value(heap, "ask", execution, words, (asks, within), &terms)
     }
 
     /// As `ask()`, for files in the style of Codex.
@@ -581,8 +629,9 @@ fn answers(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] name: Option<NoneOr<String>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
-        let said = (reason, reason_code, name, None);
-        answer_value(heap, "ask", None, said, (None, None))
+        let words = (reason, reason_code, name, None);
+        let terms = EscalationTerms::default();
+        answer_value(heap, "ask", None, words, (None, None), &terms)
     }
 
     /// Refuses the command.
@@ -593,8 +642,9 @@ fn answers(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] reuse: Option<NoneOr<String>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
-        let said = (reason, reason_code, name, reuse);
-        answer_value(heap, "deny", None, said, (None, None))
+        let words = (reason, reason_code, name, reuse);
+        let terms = EscalationTerms::default();
+        answer_value(heap, "deny", None, words, (None, None), &terms)
     }
 
     /// A confinement for escalated commands.
@@ -638,6 +688,10 @@ fn declarations(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] reuse_scope: Option<NoneOr<String>>,
         #[starlark(require = named)] asks: Option<NoneOr<String>>,
         #[starlark(require = named)] within: Option<NoneOr<String>>,
+        #[starlark(require = named)] unprotected: Option<NoneOr<String>>,
+        #[starlark(require = named)] keep_environment: Option<NoneOr<Value<'v>>>,
+        #[starlark(require = named)] set_environment: Option<NoneOr<Value<'v>>>,
+        #[starlark(require = named)] unset_environment: Option<NoneOr<Value<'v>>>,
         eval: &mut Evaluator<'v, '_, '_>,
     ) -> anyhow::Result<NoneType> {
         let decision = decision.and_then(NoneOr::into_option);
@@ -646,6 +700,13 @@ fn declarations(builder: &mut GlobalsBuilder) {
             execution.and_then(NoneOr::into_option),
             Asking::of(asks, within)?,
         )?;
+        let terms = TermArguments {
+            unprotected,
+            keep: keep_environment,
+            set: set_environment,
+            unset: unset_environment,
+        }
+        .terms(is_escalation(&answer))?;
         if pattern.items.len() > MAX_PATTERN {
             return Err(anyhow!(
                 "pattern has more than {MAX_PATTERN} elements: shorten it"
@@ -674,6 +735,7 @@ fn declarations(builder: &mut GlobalsBuilder) {
             programs,
             arguments,
             reuse,
+            terms,
             answer,
             justification: said("justification", justification)?,
             name: said("name", name)?,
@@ -732,6 +794,7 @@ fn declarations(builder: &mut GlobalsBuilder) {
     }
 
     /// Declares what happens to a command that nothing matches.
+    #[allow(clippy::too_many_arguments)]
     fn fallback<'v>(
         decision: String,
         justification: Option<NoneOr<String>>,
@@ -739,15 +802,28 @@ fn declarations(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] reason_code: Option<NoneOr<String>>,
         #[starlark(require = named)] asks: Option<NoneOr<String>>,
         #[starlark(require = named)] within: Option<NoneOr<String>>,
+        #[starlark(require = named)] unprotected: Option<NoneOr<String>>,
+        #[starlark(require = named)] keep_environment: Option<NoneOr<Value<'v>>>,
+        #[starlark(require = named)] set_environment: Option<NoneOr<Value<'v>>>,
+        #[starlark(require = named)] unset_environment: Option<NoneOr<Value<'v>>>,
         eval: &mut Evaluator<'v, '_, '_>,
     ) -> anyhow::Result<NoneType> {
+        let answer = answer_of(
+            &decision,
+            execution.and_then(NoneOr::into_option),
+            Asking::of(asks, within)?,
+        )?;
+        let terms = TermArguments {
+            unprotected,
+            keep: keep_environment,
+            set: set_environment,
+            unset: unset_environment,
+        }
+        .terms(is_escalation(&answer))?;
         let fallback = DraftFallback {
             place: place(eval),
-            answer: answer_of(
-                &decision,
-                execution.and_then(NoneOr::into_option),
-                Asking::of(asks, within)?,
-            )?,
+            answer,
+            terms,
             justification: said("justification", justification)?,
             reason_code: said("reason_code", reason_code)?,
         };
@@ -759,6 +835,14 @@ fn declarations(builder: &mut GlobalsBuilder) {
                 ));
             }
             draft.fallback = Some(fallback);
+            Ok(NoneType)
+        })
+    }
+
+    /// Declares that rules look at the SHA-256 of programs, so that gates compute it.
+    fn request_digests() -> anyhow::Result<NoneType> {
+        declare("request_digests", |draft| {
+            draft.requests_digests = true;
             Ok(NoneType)
         })
     }
