@@ -272,7 +272,8 @@ impl Desk {
         // Before anybody else sees it, so that what is recorded next is newer.
         self.note(Change::Approval(Box::new(recorded.clone())));
         drop(state);
-        tracing::info!(
+        // A session can have as many as it likes, one after the other.
+        tracing::debug!(
             session = question.session.id,
             exec = question.exec.exec_id,
             gate = %question.session.gate,
@@ -295,14 +296,23 @@ impl Desk {
         let approval = &recorded.approval;
         self.tell(pb::ApprovalChange::Closed, approval);
         let resolution = approval.resolution.clone().unwrap_or_default();
-        tracing::info!(
-            approval = approval.approval_id,
-            session = approval.session.as_ref().map(|session| &session.session_id),
-            exec = approval.exec.as_ref().map(|exec| exec.exec_id),
-            by = resolution.resolved_by,
-            "{}",
-            approval.state().as_str_name()
+        let session = approval.session.as_ref().map(|session| &session.session_id);
+        let exec = approval.exec.as_ref().map(|exec| exec.exec_id);
+        let (id, state) = (
+            &approval.approval_id,
+            super::json::state_name(approval.state()),
         );
+        match resolution.resolved_by.as_str() {
+            "" => tracing::debug!(approval = id, session, exec, state, "an approval is closed"),
+            by => tracing::info!(
+                approval = id,
+                session,
+                exec,
+                by,
+                state,
+                "an operator has decided"
+            ),
+        }
         self.note(Change::Approval(Box::new(recorded)));
     }
 
@@ -438,12 +448,12 @@ impl Desk {
             };
         };
         let evicted = remembered.and_then(|remembered| state.grants.add(remembered));
+        let approval = recorded.approval.clone();
+        self.closed(recorded);
         drop(state);
         if let Some(evicted) = evicted {
             self.note(Change::Forget(vec![evicted]));
         }
-        let approval = recorded.approval.clone();
-        self.closed(recorded);
         Ok(Resolved {
             outcome: pb::ResolveOutcome::Resolved,
             approval,

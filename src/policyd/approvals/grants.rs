@@ -96,7 +96,7 @@ impl Grants {
                 CODE_REMEMBERED_DENIAL,
             ),
         };
-        tracing::info!(
+        tracing::debug!(
             session = question.session.id,
             exec = question.exec.exec_id,
             approval = grant.approval_id,

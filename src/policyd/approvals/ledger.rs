@@ -5,7 +5,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use prost::Message as _;
 use rusqlite::{Connection, OpenFlags, Transaction, params};
@@ -88,6 +88,8 @@ pub(super) enum Change {
     Decision(Box<Recorded>, Option<Box<Remembered>>),
     Forget(Vec<String>),
     Termination(Termination),
+    /// Nothing: what is queued is written, and that is all.
+    Close,
 }
 
 /// What a service begins with.
@@ -186,10 +188,21 @@ impl Ledger {
         self.write(Change::Termination(termination)).await
     }
 
-    /// Writes what is queued, and closes. Blocks.
+    /// Writes what is queued, and closes. Blocks, for some seconds at most.
     pub(in crate::policyd) fn close(self) {
         let Self { queue, writer } = self;
-        drop(queue);
+        let began = Instant::now();
+        let entry = || Entry {
+            change: Change::Close,
+            reply: None,
+        };
+        while let Err(mpsc::error::TrySendError::Full(_)) = queue.try_send(entry()) {
+            if began.elapsed() > 2 * PATIENCE {
+                tracing::error!("what is known of approvals can't be written; leaving it as it is");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let writer = writer
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -345,6 +358,9 @@ impl Writer {
             {
                 batch.push(next);
             }
+            let is_last = batch
+                .iter()
+                .any(|entry| matches!(entry.change, Change::Close));
             let written = self.commit(&batch).map_err(|error| {
                 if let Some(held_back) = FAILURES.admit() {
                     tracing::error!(held_back, "recording approvals: {error}");
@@ -354,6 +370,9 @@ impl Writer {
             for reply in batch.into_iter().filter_map(|entry| entry.reply) {
                 // Whoever waited may have gone.
                 let _ = reply.send(written.clone());
+            }
+            if is_last {
+                return;
             }
         }
     }
@@ -376,6 +395,7 @@ impl Writer {
                         forget.execute([grant])?;
                     }
                 }
+                Change::Close => {}
                 Change::Termination(termination) => {
                     transaction.execute(
                         "INSERT OR IGNORE INTO terminations VALUES (?1, ?2, ?3, ?4)",
