@@ -2,14 +2,17 @@
 //!
 //! Not here: anything that another program could want; that is in the other rooms.
 
+mod approvals;
 mod denials;
 mod doctor;
 mod exec;
 mod executor;
 mod journal;
+mod operator;
 mod place;
 mod policy;
 mod sandbox;
+mod sessions;
 mod startup;
 
 use std::ffi::c_int;
@@ -84,7 +87,11 @@ enum Subcommands {
     Check(check::CheckArgs),
     /// List what happened in sessions, from the store of a policy service
     Audit(audit::AuditArgs),
-    /// Make a token by which a gate shows a policy service who it is
+    /// List, approve and deny what waits for a person at a policy service
+    Approvals(approvals::ApprovalsArguments),
+    /// List the sessions that are connected to a policy service, and end one
+    Sessions(sessions::SessionsArguments),
+    /// Make a token by which a gate or an operator shows a policy service who it is
     Token(token::TokenArgs),
     /// Say what is missing on this machine, and how to get it
     Doctor(doctor::DoctorArguments),
@@ -197,6 +204,8 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
             Ok(()) => Ok(SUCCESS),
             Err(error) => Err(Failure::new(&error).exiting(error.exit_code().into())),
         },
+        Subcommands::Approvals(arguments) => approvals::approvals(&arguments),
+        Subcommands::Sessions(arguments) => sessions::sessions(&arguments),
         Subcommands::Token(arguments) => match token::run(&arguments, &mut io::stdout()) {
             Ok(()) => Ok(SUCCESS),
             Err(error) => Err(Failure::new(&error).exiting(1)),

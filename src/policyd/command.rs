@@ -33,6 +33,7 @@ use super::sessions::{Sessions, SessionsService};
 use super::store::{Retention, Store, StoreError};
 use super::tls::{TlsFiles, WithoutCertificate};
 use super::tokens::Tokens;
+use super::webhook::{Webhook, WebhookError};
 use crate::logging::{self, LogFormat};
 use crate::pb::approval::v1::approval_service_server::ApprovalServiceServer;
 use crate::pb::audit::audit_service_server::AuditServiceServer;
@@ -180,6 +181,35 @@ pub struct PolicydArgs {
         requires = "operators"
     )]
     pub console: Option<ListenAddress>,
+    /// Where to POST each approval as it opens and is closed, as JSON: https://HOST[:PORT][/PATH], or http://
+    /// to this host.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "EXECGATE_POLICYD_WEBHOOK",
+        requires = "webhook_secret",
+        requires = "operators"
+    )]
+    pub webhook: Option<String>,
+
+    /// Secret that those POSTs are signed with (HMAC-SHA256 of `Execgate-Timestamp`, a dot and the body, in
+    /// `Execgate-Signature`); a file of 16 bytes or more that no other user can read.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "EXECGATE_POLICYD_WEBHOOK_SECRET",
+        requires = "webhook"
+    )]
+    pub webhook_secret: Option<PathBuf>,
+
+    /// Certificates, in PEM, to trust the receiver by, instead of the system's.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "EXECGATE_POLICYD_WEBHOOK_CA",
+        requires = "webhook"
+    )]
+    pub webhook_ca: Option<PathBuf>,
 
     /// User id whose processes may connect by the Unix socket, besides root's and this one's. May be
     /// given more than once; the socket can then be opened by every user.
@@ -326,6 +356,9 @@ pub enum PolicydError {
     /// Certificates, keys or tokens can't be used.
     #[error(transparent)]
     Credentials(#[from] CredentialError),
+    /// Nobody else can be told of approvals.
+    #[error(transparent)]
+    Webhook(#[from] WebhookError),
     /// TLS is asked for where none is spoken.
     #[error("--tls-cert: a Unix socket needs no TLS; leave it out, or listen at HOST:PORT")]
     TlsOnSocket,
@@ -355,11 +388,11 @@ impl PolicydError {
             | Self::Reflection(_)
             | Self::Announce(_)
             | Self::Serve(_) => 1,
-            Self::Log { .. } | Self::TlsOnSocket => 2,
+            Self::Log { .. } | Self::TlsOnSocket | Self::Webhook(WebhookError::Url { .. }) => 2,
             Self::Rules(_) => 3,
             Self::Store(_) => 4,
             Self::Listen(_) => 5,
-            Self::Credentials(_) => 6,
+            Self::Credentials(_) | Self::Webhook(WebhookError::Files(_)) => 6,
         }
     }
 }
@@ -413,6 +446,10 @@ pub fn run(args: &PolicydArgs, out: &mut dyn Write) -> Result<(), PolicydError> 
         }
         (_, None) => (None, Loaded::default()),
     };
+    let webhook = match (&args.webhook, &args.webhook_secret) {
+        (Some(url), Some(secret)) => Some(Webhook::new(url, secret, args.webhook_ca.as_ref())?),
+        _ => None,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(STACK_SIZE)
@@ -422,6 +459,7 @@ pub fn run(args: &PolicydArgs, out: &mut dyn Write) -> Result<(), PolicydError> 
         store: store.clone(),
         ledger: ledger.clone(),
         loaded,
+        webhook,
     };
     let served = runtime.block_on(serve(args, sources, kept, descriptors, out));
     // Calls that didn't end in time end here, and let go of the store.
@@ -435,11 +473,12 @@ pub fn run(args: &PolicydArgs, out: &mut dyn Write) -> Result<(), PolicydError> 
     served
 }
 
-/// Where what happens is kept, and what was kept.
+/// Where what happens is kept and told, and what was kept.
 struct Persistence {
     store: Option<Store>,
     ledger: Option<Ledger>,
     loaded: Loaded,
+    webhook: Option<Webhook>,
 }
 
 /// What operators act by.
@@ -574,6 +613,9 @@ async fn serve(
     ));
     let operating = operators.clone().map(|operators| {
         tokio::spawn(desk.clone().keep_swept());
+        if let Some(webhook) = kept.webhook {
+            tokio::spawn(webhook.run(desk.watch().1));
+        }
         let approvals = Approvals::new(desk.clone(), operators.clone(), stopping.clone());
         let sessions = SessionsService {
             sessions: sessions.clone(),

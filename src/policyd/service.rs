@@ -462,12 +462,9 @@ impl Call {
         if let Some(reason) = &self.terminated {
             return Answered::Decided(Box::new(v1::Verdict {
                 exec_id: exec.exec_id,
-                decision: Some(decision_message(
-                    EscalationDecision::Deny {
-                        reason: Some(format!("the session was {reason}")),
-                    },
-                    EscalationTerms::default(),
-                )),
+                decision: Some(v1::verdict::Decision::Deny(v1::Deny {
+                    reason: format!("the session was {reason}"),
+                })),
                 reason_code: CODE_TERMINATED.to_owned(),
                 ..v1::Verdict::default()
             }));
