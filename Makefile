@@ -16,7 +16,7 @@ help:
 	@echo 'make test       build, and run all checks and tests'
 	@echo 'make test-all   the long ones too: the shells'"'"' own test suites, and real work, under the gate'
 	@echo 'make chaos      kills, full disks and bad networks during 10,000 execs, and what became of each (minutes)'
-	@echo 'make bench      what gating adds to an exec, and many sessions on one service (minutes)'
+	@echo 'make bench      what gating adds to an exec, many sessions on one service, and sandboxes (minutes)'
 	@echo 'make clean      remove target/'
 
 build: dependencies programs wrapper shells
@@ -85,7 +85,7 @@ chaos: test-dependencies build
 	$(CARGO) test --locked --test chaos -- --nocapture
 
 bench: build
-	$(CARGO) bench --locked --bench exec_cost --bench sessions
+	$(CARGO) bench --locked --bench exec_cost --bench sessions --bench sandbox_cost
 
 clean:
 	rm -rf target

@@ -2,9 +2,10 @@
 
 /// The file of each contract that leads to all of it.
 #[cfg(feature = "full")]
-const CONTRACTS: [&str; 3] = [
+const CONTRACTS: [&str; 4] = [
     "execgate/policy/v1/policy_service.proto",
     "execgate/approval/v1/approval_service.proto",
+    "execgate/audit/v1/audit_service.proto",
     "execgate/session/v1/session_service.proto",
 ];
 

@@ -118,7 +118,7 @@ fn measure() {
 
     let gated = |url: &str, journal: Option<&Path>| {
         let mut command = Command::new(dist("bin/execgate"));
-        command.args(["exec", "--no-login", "--policy", url]);
+        command.args(["exec", "--no-login", "--sandbox", "none", "--policy", url]);
         if let Some(journal) = journal {
             command.arg("--journal").arg(journal);
         }

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use execgate::link::{LinkOptions, PolicyLink};
 use execgate::model::{
-    DecisionCode, Enforcement, Environment, ExecId, ExecOutcome, InterceptedExec, ProcessIdentity,
+    DecisionCode, Environment, ExecId, ExecOutcome, InterceptedExec, ProcessIdentity,
     SandboxReport, SessionDescription, SessionEvent, SessionId,
 };
 use execgate::server::{EscalationPolicy, SessionContext};
@@ -231,10 +231,7 @@ impl Session {
             labels: BTreeMap::from([("job".to_owned(), "42".to_owned())]),
             workdir: "/work".into(),
             command: vec!["bash".into(), "-c".into(), "make".into()],
-            sandbox: SandboxReport {
-                backend: "none".to_owned(),
-                enforcement: Enforcement::None,
-            },
+            sandbox: SandboxReport::none(),
             started_at: SystemTime::now(),
         });
         Self {

@@ -63,7 +63,14 @@ const ROOMS: [Room; 15] = [
     Room {
         name: "sandbox",
         rooms: &["model", "sys"],
-        crates: Crates::Only(&["thiserror"]),
+        crates: Crates::Only(&[
+            "landlock",
+            "libc",
+            "seccompiler",
+            "serde",
+            "thiserror",
+            "toml",
+        ]),
     },
     Room {
         name: "pb",

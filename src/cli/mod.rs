@@ -3,6 +3,7 @@
 //! Not here: anything that another program could want; that is in the other rooms.
 
 mod approvals;
+mod denials;
 mod doctor;
 mod exec;
 mod executor;
@@ -10,6 +11,7 @@ mod journal;
 mod operator;
 mod place;
 mod policy;
+mod sandbox;
 mod sessions;
 mod startup;
 

@@ -10,7 +10,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
 use super::Failure;
-use crate::link::{Caller, Endpoint, LinkCredentials, Plaintext};
+use crate::link::{Endpoint, LinkCredentials, Plaintext, ServiceCaller};
 
 /// Variables that begin so are an operator's own, and no session's.
 pub(super) const OPERATORS_OWN: &str = "EXECGATE_OPERATOR_";
@@ -65,7 +65,7 @@ pub(super) struct OperatorOptions {
 
 /// An operator's way to the service.
 pub(super) struct Operator {
-    caller: Caller,
+    caller: ServiceCaller,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -86,7 +86,7 @@ impl OperatorOptions {
                 Plaintext::OnLoopback
             },
         };
-        let caller = Caller::new(&endpoint, &credentials).map_err(|error| {
+        let caller = endpoint.caller(&credentials).map_err(|error| {
             let failure = Failure::new(&error).exiting(REFUSED);
             if error.is_exposed() {
                 failure.hint("use https://, or --insecure-service if nobody can stand between")
@@ -114,7 +114,7 @@ impl Operator {
     {
         self.runtime.block_on(async {
             let called = async {
-                let request = self.caller.request(message).await?;
+                let request = self.caller.request(message, None).await?;
                 call(self.caller.channel(), request).await
             };
             match tokio::time::timeout(PATIENCE, called).await {
@@ -134,7 +134,8 @@ impl Operator {
     }
 
     pub(super) fn failure(&self, status: Status) -> Failure {
-        let (status, words) = self.caller.explain(status);
+        let words = self.caller.describe(status.clone());
+        let status = self.caller.explain(status);
         let failure = Failure::saying(match status.code() {
             Code::NotFound | Code::InvalidArgument => status.message().to_owned(),
             _ => format!("the policy service: {words}"),

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
@@ -6,41 +8,52 @@ use super::dialer::Dialer;
 use super::driver::describe;
 use super::endpoint::{Endpoint, Pings, PrepareError};
 
-/// Calls of a policy service that belong to no session: an operator's.
+/// Calls a service for somebody who isn't a gate: an operator, an auditor.
 #[derive(Debug)]
-pub struct Caller {
-    dialer: Dialer,
+pub struct ServiceCaller(Dialer);
+
+impl Endpoint {
+    /// Prepares calls to a service there, with these credentials.
+    ///
+    /// # Errors
+    /// Where connections can't be prepared: a file of the credentials can't be used, or the calls would cross the
+    /// network in the clear.
+    pub fn caller(&self, credentials: &LinkCredentials) -> Result<ServiceCaller, PrepareError> {
+        Dialer::new(self, credentials, Pings::Seldom).map(ServiceCaller)
+    }
 }
 
-impl Caller {
-    /// Makes no connection yet.
-    ///
-    /// # Errors
-    /// When the credentials can't be used, or would cross the network in the clear.
-    pub fn new(endpoint: &Endpoint, credentials: &LinkCredentials) -> Result<Self, PrepareError> {
-        Dialer::new(endpoint, credentials, Pings::Often).map(|dialer| Self { dialer })
-    }
-
-    /// The connection. It connects when it is used; inside a runtime.
+impl ServiceCaller {
+    /// The connection. It connects, and connects again, when it is used. To be called inside a runtime.
     pub fn channel(&self) -> Channel {
-        self.dialer.channel()
+        self.0.channel()
     }
 
-    /// A request that shows who makes it.
+    /// A request that shows who calls; with a token as its file has it now. `within`: how long the call may
+    /// take, if not however long.
     ///
     /// # Errors
-    /// When the token's file can't be read.
-    pub async fn request<T>(&self, message: T) -> Result<Request<T>, Status> {
+    /// Where the token's file can't be used.
+    pub async fn request<T>(
+        &self,
+        message: T,
+        within: Option<Duration>,
+    ) -> Result<Request<T>, Status> {
         let mut request = Request::new(message);
-        self.dialer.authorize(request.metadata_mut()).await?;
+        self.0.authorize(request.metadata_mut()).await?;
+        if let Some(within) = within {
+            request.set_timeout(within);
+        }
         Ok(request)
     }
 
-    /// Why a call failed, where the connection knows it better than its status; and the same in words,
-    /// innermost cause last.
-    pub fn explain(&self, status: Status) -> (Status, String) {
-        let status = self.dialer.explain(status);
-        let words = describe(&status);
-        (status, words)
+    /// What became of a call that failed, as the connection knows it.
+    pub fn explain(&self, status: Status) -> Status {
+        self.0.explain(status)
+    }
+
+    /// The same, in words.
+    pub fn describe(&self, status: Status) -> String {
+        describe(&self.0.explain(status))
     }
 }

@@ -56,7 +56,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio_util::task::TaskTracker;
 
-pub use caller::Caller;
+pub use caller::ServiceCaller;
 pub use counters::LinkCounters;
 pub use credentials::{CertificateFiles, LinkCredentials, Plaintext};
 pub use disclosure::{Disclosure, PatternError, REDACTED};

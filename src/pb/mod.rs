@@ -51,6 +51,16 @@ pub mod session {
     }
 }
 
+/// What auditors and policy services say to each other about what is on record.
+pub mod audit {
+    /// Generated from `proto/execgate/audit/v1`.
+    #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
+    pub mod v1 {
+        tonic::include_proto!("execgate.audit.v1");
+    }
+    pub use v1::*;
+}
+
 pub use policy::v1;
 
 /// The encoded descriptors of `proto/`, for gRPC reflection.

@@ -9,9 +9,9 @@ use tonic::{Request, Status};
 
 use super::connection::{Peer, Proof};
 use super::identity::GateIdentity;
-use super::operators::Operator;
+use super::operators::{Duty, Operator};
 use super::throttle::Throttle;
-use super::tokens::{TokenDigest, Tokens};
+use super::tokens::{Holder, TokenDigest, Tokens};
 
 /// Longest token, in bytes.
 const MAX_TOKEN: usize = 4_096;
@@ -34,11 +34,21 @@ pub(super) struct OperatorCaller {
     pub(super) token: TokenDigest,
 }
 
-/// Who makes a call: one or the other, and never both.
+/// Who may read what is on record: an operator, or one whose connection proves to be an auditor's. Each such
+/// call has it as an extension, and no other call has.
+#[derive(Debug, Clone)]
+pub(super) struct Reader {
+    pub(super) name: Arc<str>,
+    /// The operator's token, where one says so: the call ends when it is no longer valid.
+    pub(super) token: Option<TokenDigest>,
+}
+
+/// Who makes a call: one of these, and never two. An operator may be a reader besides.
 #[derive(Debug, Clone)]
 enum Who {
     Gate(Caller),
     Operator(OperatorCaller),
+    Reader(Reader),
 }
 
 /// Where tokens are asked for, a gate's call needs one, unless its connection came with a certificate. An
@@ -47,6 +57,8 @@ enum Who {
 pub(super) struct Authentication {
     pub(super) tokens: Option<watch::Receiver<Arc<Tokens>>>,
     pub(super) operators: Option<watch::Receiver<Arc<Tokens<Operator>>>>,
+    /// Who only reads what is on record, besides those whose token says so.
+    pub(super) auditors: Arc<[GateIdentity]>,
     /// What a gate must have that shows no token.
     pub(super) without_token: WithoutToken,
 }
@@ -78,18 +90,41 @@ impl Authentication {
         }
         let shown = self.shown(request)?;
         let (Some(token), Some(operators)) = (shown, &self.operators) else {
-            return self.gate(proven, shown).map(Who::Gate);
+            return self.connected(proven, shown);
         };
         let operator = operators.borrow().owner(token).cloned();
         let Some(operator) = operator else {
-            return self.gate(proven, shown).map(Who::Gate);
+            return self.connected(proven, shown);
         };
         let is_gates =
             |tokens: &watch::Receiver<Arc<Tokens>>| tokens.borrow().owner(token).is_some();
         if self.tokens.as_ref().is_some_and(is_gates) {
             return Err("its token is a gate's and an operator's: give each one of their own");
         }
-        Ok(Who::Operator(OperatorCaller { operator, token }))
+        Ok(match operator.duty() {
+            Duty::Operate => Who::Operator(OperatorCaller { operator, token }),
+            Duty::Audit => Who::Reader(Reader {
+                name: operator.as_str().into(),
+                token: Some(token),
+            }),
+        })
+    }
+
+    /// Who shows no operator's token.
+    fn connected(
+        &self,
+        proven: Option<Proof>,
+        shown: Option<TokenDigest>,
+    ) -> Result<Who, &'static str> {
+        if let Some(Proof::Certificate(identity) | Proof::User(identity)) = &proven
+            && self.auditors.contains(identity)
+        {
+            return Ok(Who::Reader(Reader {
+                name: identity.as_str().into(),
+                token: None,
+            }));
+        }
+        self.gate(proven, shown).map(Who::Gate)
     }
 
     /// The token that a call shows. Where none is asked for, what else it may show is passed over.
@@ -143,13 +178,47 @@ pub(super) fn not_an_operator() -> Status {
 
 /// What a gate's call needs that isn't one.
 pub(super) fn not_a_gate() -> Status {
-    Status::permission_denied("an operator's token isn't a gate's: only gates have sessions")
+    Status::permission_denied("this credential isn't a gate's: only gates have sessions")
 }
 
 /// Who the operator is that makes a call.
 pub(super) fn operator<T>(request: &Request<T>) -> Result<OperatorCaller, Status> {
     let caller = request.extensions().get::<OperatorCaller>();
     caller.cloned().ok_or_else(not_an_operator)
+}
+
+/// Who it is that reads what is on record.
+pub(super) fn reader<T>(request: &Request<T>) -> Result<Reader, Status> {
+    request.extensions().get::<Reader>().cloned().ok_or_else(|| {
+        if let Some(held_back) = REFUSED.admit() {
+            let gate = request.extensions().get::<Caller>().map(|caller| &caller.gate);
+            let caller = gate.map_or("?", GateIdentity::as_str);
+            tracing::warn!(caller, held_back, "refused to show the record to who isn't an auditor");
+        }
+        Status::permission_denied(
+            "the record is for operators and auditors: show such a token (execgate-policyd --operators), or a \
+             credential that the policy service knows as an auditor's (--auditor)",
+        )
+    })
+}
+
+/// Completes when the token of a call is no longer valid.
+pub(super) async fn revoked<H: Holder>(
+    token: Option<TokenDigest>,
+    tokens: &mut Option<watch::Receiver<Arc<Tokens<H>>>>,
+) {
+    let (Some(token), Some(tokens)) = (token, tokens) else {
+        return std::future::pending().await;
+    };
+    let holder = tokens.borrow().owner(token).cloned();
+    while tokens.changed().await.is_ok() {
+        let now = tokens.borrow_and_update().owner(token).cloned();
+        if now.is_none() || now != holder {
+            return;
+        }
+    }
+    // Nothing is revoked any more: the service ends.
+    std::future::pending::<()>().await;
 }
 
 fn bearer(authorization: &[u8]) -> Result<TokenDigest, &'static str> {
@@ -172,7 +241,15 @@ impl Interceptor for Authentication {
                 Ok(request)
             }
             Ok(Who::Operator(caller)) => {
+                request.extensions_mut().insert(Reader {
+                    name: caller.operator.as_str().into(),
+                    token: Some(caller.token),
+                });
                 request.extensions_mut().insert(caller);
+                Ok(request)
+            }
+            Ok(Who::Reader(reader)) => {
+                request.extensions_mut().insert(reader);
                 Ok(request)
             }
             Err(reason) => {
@@ -206,7 +283,12 @@ mod tests {
         let tokens = tokens.then(|| {
             watch::Sender::new(Arc::new(Tokens::load(&path).expect("tokens"))).subscribe()
         });
-        std::fs::write(&path, line("ada", "ada") + &line("mixed", "both")).expect("a file");
+        let auditor = format!("eve {} auditor\n", TokenDigest::of(b"eve"));
+        std::fs::write(
+            &path,
+            line("ada", "ada") + &line("mixed", "both") + &auditor,
+        )
+        .expect("a file");
         let operators = operators.then(|| {
             watch::Sender::new(Arc::new(Tokens::load(&path).expect("tokens"))).subscribe()
         });
@@ -222,10 +304,12 @@ mod tests {
         match (Authentication {
             tokens,
             operators,
+            auditors: Arc::new([GateIdentity::uid(9)]),
             without_token,
         })
         .who(&request)?
         {
+            Who::Reader(reader) => Ok(reader.name.to_string()),
             Who::Gate(caller) => Ok(caller.gate.to_string()),
             Who::Operator(caller) => Ok(caller.operator.to_string()),
         }
@@ -247,8 +331,13 @@ mod tests {
             let ask =
                 |proven, shown: &[&str]| who(tokens, true, WithoutToken::Admitted, proven, shown);
             for proven in [None, user(), certificate()] {
-                assert_eq!(ask(proven, &["Bearer ada"]), is("operator:ada"));
+                assert_eq!(ask(proven.clone(), &["Bearer ada"]), is("operator:ada"));
+                assert_eq!(ask(proven, &["Bearer eve"]), is("auditor:eve"));
             }
+            assert_eq!(
+                ask(Some(Proof::User(GateIdentity::uid(9))), &[]),
+                is("uid:9")
+            );
             assert!(ask(Some(Proof::Stranger), &["Bearer ada"]).is_err());
             assert!(ask(None, &["Bearer ada", "Bearer ada"]).is_err());
             assert_eq!(ask(certificate(), &[]), is("dns:gate.example"));

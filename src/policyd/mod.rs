@@ -24,6 +24,7 @@ mod bounds;
 pub mod check;
 pub mod command;
 mod connection;
+mod console;
 mod described;
 mod identity;
 pub mod listen;

@@ -24,7 +24,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::admission::{Admission, Admitted, Bounds, Full};
 use super::approvals::{Answered, Control, Desk, Question, WAITING_OF_ONE_SESSION};
-use super::authenticate::{Caller, not_a_gate};
+use super::authenticate::{Caller, not_a_gate, revoked};
 use super::bounds;
 use super::identity::GateIdentity;
 use super::owners::Owners;
@@ -34,11 +34,12 @@ use super::rules::{
 use super::sessions::{CODE_TERMINATED, Sessions};
 use super::store::{Journal, Store};
 use super::throttle::Throttle;
-use super::tokens::{TokenDigest, Tokens};
+use super::tokens::Tokens;
 use crate::model::{
     Enforcement, EnvironmentRules, EscalationDecision, EscalationExecution, EscalationPermissions,
     EscalationTerms, ExecId, NamePattern, NetworkAccess, ProcessIdentity, Unprotected,
 };
+use crate::pb::audit::StoredAnswer;
 use crate::pb::v1::policy_service_server::PolicyService;
 use crate::pb::v1::session_request::Event;
 use crate::pb::v1::session_response::Answer;
@@ -53,11 +54,11 @@ const MAX_CALLS: Bounds = Bounds {
 };
 /// Answers that may wait for a gate that doesn't read them.
 const QUEUED_ANSWERS: usize = 64;
+/// How long they wait. A gate reads all the time, or it is no more.
+const READING_PATIENCE: Duration = Duration::from_secs(30);
 /// What a call may be told before it is seen to: all decisions that a session can wait for, twice over, since
 /// those of execs that were withdrawn count no more, and that the session is to end.
 const QUEUED_CONTROLS: usize = 2 * WAITING_OF_ONE_SESSION + 16;
-/// How long they wait. A gate reads all the time, or it is no more.
-const READING_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a call may take to say which session it is.
 const OPENING_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a call that ends waits for its events to be stored.
@@ -407,7 +408,7 @@ impl Call {
         conversation: Conversation,
         request: &v1::SessionRequest,
         received: Instant,
-    ) -> Result<Option<v1::Verdict>, End> {
+    ) -> Result<Option<StoredAnswer>, End> {
         match &request.event {
             // Nobody waits for the verdict any more.
             Some(Event::ExecRequested(_)) if conversation == Conversation::Delivery => Ok(None),
@@ -416,7 +417,7 @@ impl Call {
                     Answered::Decided(mut verdict) => {
                         verdict.service_time = received.elapsed().try_into().ok();
                         self.answer(Answer::Verdict((*verdict).clone())).await?;
-                        Ok(Some(*verdict))
+                        Ok(Some((*verdict).into()))
                     }
                     Answered::Pending { within, message } => {
                         self.answer(Answer::VerdictPending(v1::VerdictPending {
@@ -588,20 +589,6 @@ fn within_bounds(request: &v1::SessionRequest) -> Result<(), Status> {
     }
 }
 
-/// Completes when the token of a call is no longer valid.
-async fn revoked(token: Option<TokenDigest>, tokens: &mut Option<watch::Receiver<Arc<Tokens>>>) {
-    let (Some(token), Some(tokens)) = (token, tokens) else {
-        return std::future::pending().await;
-    };
-    while tokens.changed().await.is_ok() {
-        if tokens.borrow_and_update().owner(token).is_none() {
-            return;
-        }
-    }
-    // Nothing is revoked any more: the service ends.
-    std::future::pending::<()>().await;
-}
-
 /// The gate may have another one: it is to call again at once.
 fn no_longer_valid() -> Status {
     Status::unavailable("the token of this call isn't valid any more")
@@ -646,6 +633,10 @@ fn session_facts(
             v1::Enforcement::None | v1::Enforcement::Unspecified => Enforcement::None,
         },
         sandbox: sandbox.backend,
+        profile: sandbox.profile,
+        not_enforced: sandbox.not_enforced,
+        sandbox_version: sandbox.version,
+        sandbox_limits: sandbox.limits,
     })
 }
 

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::identity::GateIdentity;
-use super::operators::Operator;
+use super::operators::{Duty, Operator};
 use super::revision::{hexadecimal, revision};
 use crate::transport::{self, CredentialError};
 
@@ -43,20 +43,35 @@ impl std::fmt::Display for TokenDigest {
 }
 
 /// Who may have a token.
-pub(super) trait Holder: Sized + Send + Sync + 'static {
+pub(super) trait Holder: Sized + Clone + PartialEq + Send + Sync + 'static {
     /// What several of them are called, in the log.
     const NAME: &'static str;
+    /// What may stand behind a token, in words.
+    const DUTIES: &'static str;
 
-    /// `None` where the name isn't fit for one.
-    fn named(name: &str) -> Option<Self>;
+    /// What the words behind a name and a token make of its holder.
+    fn named(name: &str, duty: Option<&str>) -> Result<Self, Unfit>;
     fn as_str(&self) -> &str;
+}
+
+/// Why a line names nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unfit {
+    /// The name isn't one.
+    Name,
+    /// The word behind the token says nothing.
+    Duty,
 }
 
 impl Holder for GateIdentity {
     const NAME: &'static str = "tokens";
+    const DUTIES: &'static str = "nothing behind it";
 
-    fn named(name: &str) -> Option<Self> {
-        Self::token(name)
+    fn named(name: &str, duty: Option<&str>) -> Result<Self, Unfit> {
+        match duty {
+            None => Self::token(name).ok_or(Unfit::Name),
+            Some(_) => Err(Unfit::Duty),
+        }
     }
 
     fn as_str(&self) -> &str {
@@ -66,9 +81,15 @@ impl Holder for GateIdentity {
 
 impl Holder for Operator {
     const NAME: &'static str = "operators' tokens";
+    const DUTIES: &'static str = "`auditor` or nothing behind it";
 
-    fn named(name: &str) -> Option<Self> {
-        Operator::named(name)
+    fn named(name: &str, duty: Option<&str>) -> Result<Self, Unfit> {
+        let duty = match duty {
+            None => Duty::Operate,
+            Some("auditor") => Duty::Audit,
+            Some(_) => return Err(Unfit::Duty),
+        };
+        Operator::named(name, duty).ok_or(Unfit::Name)
     }
 
     fn as_str(&self) -> &str {
@@ -81,8 +102,8 @@ impl Holder for Operator {
 pub(super) struct Tokens<H = GateIdentity>(Vec<(TokenDigest, H)>);
 
 impl<H: Holder> Tokens<H> {
-    /// Reads a file of lines `NAME SHA256`; blank lines and what follows `#` at a line's beginning are
-    /// passed over.
+    /// Reads a file of lines `NAME SHA256`, with `auditor` behind it for an operator who only reads; blank lines
+    /// and what follows `#` at a line's beginning are passed over.
     pub(super) fn load(path: &Path) -> Result<Self, CredentialError> {
         let content = transport::read_public(path)?;
         Self::parse(&String::from_utf8_lossy(&content))
@@ -95,19 +116,25 @@ impl<H: Holder> Tokens<H> {
         let mut lines = HashMap::new();
         for (number, line) in (1..).zip(text.lines()) {
             let mut words = line.split_ascii_whitespace();
-            let (name, digest) = match (words.next(), words.next(), words.next()) {
-                (None, ..) => continue,
-                (Some(name), ..) if name.starts_with('#') => continue,
-                (Some(name), Some(digest), None) => (name, digest),
-                _ => {
-                    return Err(format!(
-                        "line {number} isn't a name and the SHA-256 of a token; `execgate token NAME` makes \
-                         such lines"
-                    ));
-                }
+            let shape = || {
+                format!(
+                    "line {number} isn't a name and the SHA-256 of a token with {}; `execgate token NAME` \
+                     makes such lines",
+                    H::DUTIES
+                )
             };
-            let holder = H::named(name).ok_or_else(|| {
-                format!("line {number}: the name must be printable ASCII, 512 characters at most")
+            let four = [words.next(), words.next(), words.next(), words.next()];
+            let (name, digest, duty) = match four {
+                [None, ..] => continue,
+                [Some(name), ..] if name.starts_with('#') => continue,
+                [Some(name), Some(digest), duty, None] => (name, digest, duty),
+                _ => return Err(shape()),
+            };
+            let holder = H::named(name, duty).map_err(|unfit| match unfit {
+                Unfit::Duty => shape(),
+                Unfit::Name => format!(
+                    "line {number}: the name must be printable ASCII, 512 characters at most"
+                ),
             })?;
             let digest = TokenDigest::parse(digest).ok_or_else(|| {
                 format!(
@@ -192,10 +219,22 @@ mod tests {
             ("execgate_secret", "line 1 isn't"),
             ("# x\nname execgate_secret", "line 2: the SHA-256"),
             ("name execgate_secret more", "line 1 isn't"),
+            ("name execgate_secret auditor more", "line 1 isn't"),
         ] {
             let error = Tokens::<Operator>::parse(text).expect_err(text);
             assert!(error.contains(says), "{error}");
             assert!(!error.contains("secret"), "{error}");
         }
+    }
+
+    #[test]
+    fn only_an_operator_may_be_an_auditor() {
+        let line = format!("ada {} auditor", TokenDigest::of(b"t"));
+        let tokens = Tokens::<Operator>::parse(&line).expect("tokens");
+        let ada = tokens.owner(TokenDigest::of(b"t")).expect("an auditor");
+        assert_eq!((ada.as_str(), ada.duty()), ("auditor:ada", Duty::Audit));
+        let error = Tokens::<GateIdentity>::parse(&line).expect_err("refused");
+        assert!(error.contains("line 1 isn't"), "{error}");
+        assert!(!error.contains("auditor"), "{error}");
     }
 }

@@ -656,6 +656,8 @@ impl<'a> Request<'a> {
             descriptors,
             closed_by_exec,
             group: ProcessGroup::Of(self.process.pid),
+            confinement: prepared.confinement,
+            told_descriptors: prepared.told_descriptors,
             is_script: !context.refusals && by_name && is_text(&exec.executable),
             context: inherited(context, self.shared.context.description.sandbox.enforcement),
         };
@@ -899,6 +901,7 @@ fn report_input(report: &io::Result<Option<Report>>, child: &mut Child) -> Input
                 Step::Descriptors => "cannot put the descriptors in place",
                 Step::Directory => "cannot enter the working directory",
                 Step::Context => "cannot set limits or signals",
+                Step::Confinement => "cannot confine the command",
             };
             Input::NotStarted {
                 exit_code: CANNOT_EXECUTE,

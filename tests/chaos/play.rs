@@ -159,7 +159,14 @@ impl Play {
             std::fs::File::create(self.directory.join(format!("{name}.{end}"))).expect("a file")
         };
         Command::new(env!("CARGO_BIN_EXE_execgate"))
-            .args(["exec", "--output", "json", "--no-login"])
+            .args([
+                "exec",
+                "--output",
+                "json",
+                "--no-login",
+                "--sandbox",
+                "none",
+            ])
             .args(["--verdict-timeout", "120s", "--label"])
             .arg(format!("gate={name}"))
             .arg("--policy")

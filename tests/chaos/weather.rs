@@ -208,7 +208,15 @@ impl Place {
         let output =
             |end: &str| std::fs::File::create(self.path(&format!("{name}.{end}"))).expect("a file");
         let mut command = network.of_gates(env!("CARGO_BIN_EXE_execgate"));
-        command.args(["exec", "--output", "json", "--no-login", "--label"]);
+        command.args([
+            "exec",
+            "--output",
+            "json",
+            "--no-login",
+            "--sandbox",
+            "none",
+            "--label",
+        ]);
         command.arg(format!("gate={name}"));
         if temper == Temper::Patient {
             command.args(["--verdict-timeout", "120s"]);

@@ -16,6 +16,7 @@ mod approvals;
 mod broken_services;
 mod bytes;
 mod command_line;
+mod confinement;
 mod crowds;
 #[allow(dead_code, reason = "the tests of chaos use the rest")]
 mod disk;

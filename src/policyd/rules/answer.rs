@@ -16,6 +16,16 @@ pub enum Answer {
 }
 
 impl Answer {
+    /// The word for it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Deny => "deny",
+            Self::Ask(_) => "ask",
+            Self::Run => "run",
+            Self::Escalate(_) => "escalate",
+        }
+    }
+
     /// How strict the answer is. Where rules disagree the strictest wins: deny, ask, run inside
     /// the sandbox, escalate. Among escalations: under the session's own sandbox, with permissions
     /// that deny the network, with permissions that allow it, under no sandbox. Among those that ask: by

@@ -23,7 +23,9 @@ mod options;
 mod prefix;
 mod terms;
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use answer::{Answer, Ask, Effect, Opinion, OpinionReuse, OpinionReuseScope, Strictness};
 pub use error::RulesError;
@@ -54,6 +56,23 @@ pub struct Rules {
     decide: Option<Decide>,
     fallback: Option<Arc<Opinion>>,
     requests_digests: bool,
+    /// How many execs each rule has decided, by its place.
+    decided: HashMap<String, AtomicU64>,
+}
+
+/// A rule, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedRule {
+    /// What it says: "run", "escalate", "deny", "ask" or "decide".
+    pub decision: &'static str,
+    /// What it says it of.
+    pub text: String,
+    /// Where it stands, as `file:line`.
+    pub place: String,
+    /// Its author's reason; may be empty.
+    pub reason: String,
+    /// How many execs it has decided since it was loaded.
+    pub decided: u64,
 }
 
 /// What the rules say of one exec, and why.
@@ -94,6 +113,38 @@ impl Rules {
     /// How many prefix rules there are.
     pub fn prefix_rule_count(&self) -> usize {
         self.prefixes.len()
+    }
+
+    /// All rules, in the order of the file; `decide()` and what holds where none matches last.
+    pub fn listing(&self) -> Vec<ListedRule> {
+        let decided = |place: &str| {
+            let decided = self.decided.get(place);
+            decided.map_or(0, |decided| decided.load(Ordering::Relaxed))
+        };
+        let listed = |text: String, opinion: &Opinion| ListedRule {
+            decision: opinion.answer.name(),
+            text,
+            place: opinion.place.clone(),
+            reason: opinion.justification.clone().unwrap_or_default(),
+            decided: decided(&opinion.place),
+        };
+        let prefixes = self.prefixes.rules();
+        let mut rules: Vec<_> = prefixes
+            .map(|rule| listed(rule.to_string(), &rule.opinion))
+            .collect();
+        if let Some(decide) = &self.decide {
+            rules.push(ListedRule {
+                decision: DECIDE,
+                text: "decide(exec)".to_owned(),
+                place: decide.place().to_owned(),
+                reason: String::new(),
+                decided: decided(decide.place()),
+            });
+        }
+        if let Some(fallback) = &self.fallback {
+            rules.push(listed("whatever no rule matches".to_owned(), fallback));
+        }
+        rules
     }
 
     /// Says so if there are rules for a program of this name, and this isn't that program as far as
@@ -139,6 +190,9 @@ impl Rules {
                 winner: None,
             };
         };
+        if let Some(decided) = self.decided.get(&opinion.place) {
+            decided.fetch_add(1, Ordering::Relaxed);
+        }
         Ruling {
             matched,
             winner,
