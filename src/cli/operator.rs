@@ -134,8 +134,8 @@ impl Operator {
     }
 
     pub(super) fn failure(&self, status: Status) -> Failure {
-        let status = self.caller.explain(status);
         let words = self.caller.describe(status.clone());
+        let status = self.caller.explain(status);
         let failure = Failure::saying(match status.code() {
             Code::NotFound | Code::InvalidArgument => status.message().to_owned(),
             _ => format!("the policy service: {words}"),

@@ -171,16 +171,6 @@ pub struct PolicydArgs {
     #[arg(long, value_name = "FILE", env = "EXECGATE_POLICYD_OPERATORS")]
     pub operators: Option<PathBuf>,
 
-    /// Where to serve the console, a page for browsers: HOST:PORT. Operators log in with their tokens. With
-    /// --tls-cert it speaks TLS; without, only loopback addresses are taken.
-    #[arg(
-        long,
-        value_name = "ADDR",
-        env = "EXECGATE_POLICYD_CONSOLE",
-        value_parser = console_address,
-        requires = "operators"
-    )]
-    pub console: Option<ListenAddress>,
     /// Where to POST each approval as it opens and is closed, as JSON: https://HOST[:PORT][/PATH], or http://
     /// to this host.
     #[arg(
@@ -210,6 +200,17 @@ pub struct PolicydArgs {
         requires = "webhook"
     )]
     pub webhook_ca: Option<PathBuf>,
+
+    /// Where to serve the console, a page for browsers: HOST:PORT. Operators log in with their tokens. With
+    /// --tls-cert it speaks TLS; without, only loopback addresses are taken.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "EXECGATE_POLICYD_CONSOLE",
+        value_parser = console_address,
+        requires = "operators"
+    )]
+    pub console: Option<ListenAddress>,
 
     /// User id whose processes may connect by the Unix socket, besides root's and this one's. May be
     /// given more than once; the socket can then be opened by every user.

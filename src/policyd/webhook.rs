@@ -7,6 +7,7 @@
 //! Never in the way of anything: a receiver that is slow or away loses changes, which the log counts.
 
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -209,12 +210,15 @@ impl Webhook {
             sender.ready().await.map_err(passing)?;
             sender.send_request(request).await.map_err(passing)
         };
-        // What the receiver has to say isn't read: the connection ends with this.
+        let (mut posting, mut connection) = (pin!(posting), pin!(connection));
+        // What the receiver has to say isn't read: the connection ends with this. It may have ended by
+        // itself behind the answer.
         let response = tokio::select! {
-            response = posting => response?,
-            ended = connection => {
+            biased;
+            response = &mut posting => response?,
+            ended = &mut connection => {
                 ended.map_err(passing)?;
-                return Err(passing("the connection ended without an answer"));
+                posting.await?
             }
         };
         match response.status() {

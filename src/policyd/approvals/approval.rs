@@ -175,10 +175,10 @@ fn shortened(sentence: &str) -> String {
     sentence[..end].to_owned()
 }
 
-/// What approving leads to; `None` for a denial, to which no approval leads.
+/// What an approval leads to; `None` for a denial, to which none leads.
 pub(super) fn effect_of(question: &Question<'_>) -> Option<Effect> {
-    let decision = question.ask.effect.decision();
-    match decision_message(decision, question.ruling.terms.clone()) {
+    let (decision, terms) = (question.ask.effect.decision(), &question.ruling.terms);
+    match decision_message(decision, terms.clone()) {
         v1::verdict::Decision::Run(run) => Some(Effect::Run(run)),
         v1::verdict::Decision::Escalate(escalate) => Some(Effect::Escalate(escalate)),
         v1::verdict::Decision::Deny(_) => None,

@@ -9,7 +9,7 @@ use crate::model::ExecId;
 use crate::pb::approval::v1 as pb;
 use crate::pb::v1;
 use crate::policyd::identity::GateIdentity;
-use crate::policyd::operators::Operator;
+use crate::policyd::operators::{Duty, Operator};
 use crate::policyd::rules::{ExecFacts, Rules, Ruling, SessionFacts};
 
 struct Asker {
@@ -115,7 +115,7 @@ async fn resolve(desk: &Desk, decision: pb::Decision, scope: pb::Scope) -> pb::R
     let id = open
         .first()
         .map_or_else(|| only(desk).approval_id, |it| it.approval_id.clone());
-    let operator = Operator::named("ada").expect("a name");
+    let operator = Operator::named("ada", Duty::Operate).expect("a name");
     let resolved = desk.resolve(&id, decision, "", &scope, &operator).await;
     resolved.expect("a decision").outcome
 }
@@ -280,7 +280,7 @@ async fn a_decision_that_can_not_be_recorded_is_none() {
         .execute_batch("CREATE TRIGGER broken BEFORE INSERT ON approvals WHEN NEW.state <> 1 BEGIN SELECT RAISE(ABORT, 'no disk'); END")
         .expect("a trigger");
     let id = only(&desk).approval_id;
-    let operator = Operator::named("ada").expect("a name");
+    let operator = Operator::named("ada", Duty::Operate).expect("a name");
     let scope = pb::Scope::default();
     let resolve = || desk.resolve(&id, pb::Decision::Approve, "", &scope, &operator);
     let error = resolve().await.expect_err("not recorded").to_string();

@@ -525,8 +525,8 @@ fn answer_value<'v>(
     decision: &str,
     execution: Option<Value<'v>>,
     (reason, reason_code, name, reuse): (Words, Words, Words, Words),
-    (asks, within): (Words, Words),
     terms: &EscalationTerms,
+    (asks, within): (Words, Words),
 ) -> anyhow::Result<Value<'v>> {
     reuse_of(reuse.clone())?;
     Asking::of(asks.clone(), within.clone())?;
@@ -559,9 +559,15 @@ fn answers(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] reuse: Option<NoneOr<String>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
-        let words = (reason, reason_code, name, reuse);
-        let terms = EscalationTerms::default();
-        answer_value(heap, "run", None, words, (None, None), &terms)
+        let said = (reason, reason_code, name, reuse);
+        answer_value(
+            heap,
+            "run",
+            None,
+            said,
+            &EscalationTerms::default(),
+            (None, None),
+        )
     }
 
     /// Runs the command outside the session's sandbox.
@@ -589,7 +595,7 @@ fn answers(builder: &mut GlobalsBuilder) {
         }
         .terms(IsEscalation::Yes)?;
         let words = (reason, reason_code, name, reuse);
-        answer_value(heap, "escalate", execution, words, (None, None), &terms)
+        answer_value(heap, "escalate", execution, words, &terms, (None, None))
     }
 
     /// Asks a person: to run the command inside the sandbox, or with an execution, outside.
@@ -607,19 +613,21 @@ fn answers(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] unset_environment: Option<NoneOr<Value<'v>>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
-        let is_escalation = match execution {
-            Some(execution) => execution_of(execution).map(|_| IsEscalation::Yes)?,
-            None => IsEscalation::No,
-        };
+        if let Some(execution) = execution {
+            execution_of(execution)?;
+        }
         let terms = TermArguments {
             unprotected,
             keep: keep_environment,
             set: set_environment,
             unset: unset_environment,
         }
-        .terms(is_escalation)?;
-        let words = (reason, reason_code, name, None);
-        answer_value(heap, "ask", execution, words, (asks, within), &terms)
+        .terms(match execution {
+            Some(_) => IsEscalation::Yes,
+            None => IsEscalation::No,
+        })?;
+        let said = (reason, reason_code, name, None);
+        answer_value(heap, "ask", execution, said, &terms, (asks, within))
     }
 
     /// As `ask()`, for files in the style of Codex.
@@ -629,9 +637,15 @@ fn answers(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] name: Option<NoneOr<String>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
-        let words = (reason, reason_code, name, None);
-        let terms = EscalationTerms::default();
-        answer_value(heap, "ask", None, words, (None, None), &terms)
+        let said = (reason, reason_code, name, None);
+        answer_value(
+            heap,
+            "ask",
+            None,
+            said,
+            &EscalationTerms::default(),
+            (None, None),
+        )
     }
 
     /// Refuses the command.
@@ -642,9 +656,15 @@ fn answers(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] reuse: Option<NoneOr<String>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
-        let words = (reason, reason_code, name, reuse);
-        let terms = EscalationTerms::default();
-        answer_value(heap, "deny", None, words, (None, None), &terms)
+        let said = (reason, reason_code, name, reuse);
+        answer_value(
+            heap,
+            "deny",
+            None,
+            said,
+            &EscalationTerms::default(),
+            (None, None),
+        )
     }
 
     /// A confinement for escalated commands.
@@ -686,12 +706,12 @@ fn declarations(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] reason_code: Option<NoneOr<String>>,
         #[starlark(require = named)] reuse: Option<NoneOr<String>>,
         #[starlark(require = named)] reuse_scope: Option<NoneOr<String>>,
-        #[starlark(require = named)] asks: Option<NoneOr<String>>,
-        #[starlark(require = named)] within: Option<NoneOr<String>>,
         #[starlark(require = named)] unprotected: Option<NoneOr<String>>,
         #[starlark(require = named)] keep_environment: Option<NoneOr<Value<'v>>>,
         #[starlark(require = named)] set_environment: Option<NoneOr<Value<'v>>>,
         #[starlark(require = named)] unset_environment: Option<NoneOr<Value<'v>>>,
+        #[starlark(require = named)] asks: Option<NoneOr<String>>,
+        #[starlark(require = named)] within: Option<NoneOr<String>>,
         eval: &mut Evaluator<'v, '_, '_>,
     ) -> anyhow::Result<NoneType> {
         let decision = decision.and_then(NoneOr::into_option);
@@ -800,12 +820,12 @@ fn declarations(builder: &mut GlobalsBuilder) {
         justification: Option<NoneOr<String>>,
         #[starlark(require = named)] execution: Option<NoneOr<Value<'v>>>,
         #[starlark(require = named)] reason_code: Option<NoneOr<String>>,
-        #[starlark(require = named)] asks: Option<NoneOr<String>>,
-        #[starlark(require = named)] within: Option<NoneOr<String>>,
         #[starlark(require = named)] unprotected: Option<NoneOr<String>>,
         #[starlark(require = named)] keep_environment: Option<NoneOr<Value<'v>>>,
         #[starlark(require = named)] set_environment: Option<NoneOr<Value<'v>>>,
         #[starlark(require = named)] unset_environment: Option<NoneOr<Value<'v>>>,
+        #[starlark(require = named)] asks: Option<NoneOr<String>>,
+        #[starlark(require = named)] within: Option<NoneOr<String>>,
         eval: &mut Evaluator<'v, '_, '_>,
     ) -> anyhow::Result<NoneType> {
         let answer = answer_of(
