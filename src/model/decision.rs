@@ -66,7 +66,7 @@ pub struct Verdict {
     /// How it may be used again; `None`: not at all.
     pub reuse: Option<Reuse>,
     /// Where it escalates: on which terms.
-    pub terms: EscalationTerms,
+    pub terms: Box<EscalationTerms>,
 }
 
 /// How a verdict may be used again without asking.
@@ -122,7 +122,7 @@ impl From<EscalationDecision> for Verdict {
             rule: String::new(),
             policy_revision: String::new(),
             reuse: None,
-            terms: EscalationTerms::default(),
+            terms: Box::default(),
         }
     }
 }

@@ -760,15 +760,8 @@ fn json_of(row: &Row<'_>) -> rusqlite::Result<Value> {
         let workdir = described::protection(request.workdir_protection());
         object.insert("workdir_protection".to_owned(), json!(workdir));
     }
-    let difference = row
-        .get::<_, Option<Vec<u8>>>("decided")?
-        .and_then(|payload| v1::SessionRequest::decode(&payload[..]).ok())
-        .and_then(|request| match request.event {
-            Some(v1::session_request::Event::ExecDecided(decided)) => decided.environment,
-            _ => None,
-        });
-    if let Some(difference) = &difference {
-        let difference = described::environment(difference);
+    if let Some(difference) = difference_of(row)? {
+        let difference = described::environment(&difference);
         object.insert("environment_difference".to_owned(), difference);
     }
     for name in ["process_id", "parent_process_id", "user_id", "group_id"] {
@@ -824,6 +817,17 @@ fn json_of(row: &Row<'_>) -> rusqlite::Result<Value> {
     let labels = text("labels")?.and_then(|labels| serde_json::from_str::<Value>(&labels).ok());
     object.insert("labels".to_owned(), json!(labels));
     Ok(Value::Object(object))
+}
+
+/// How the environment of an escalated command differed.
+fn difference_of(row: &Row<'_>) -> rusqlite::Result<Option<v1::EnvironmentDifference>> {
+    let payload: Option<Vec<u8>> = row.get("decided")?;
+    Ok(payload
+        .and_then(|payload| v1::SessionRequest::decode(&payload[..]).ok())
+        .and_then(|request| match request.event {
+            Some(v1::session_request::Event::ExecDecided(decided)) => decided.environment,
+            _ => None,
+        }))
 }
 
 fn base64(bytes: &[u8]) -> String {

@@ -491,7 +491,7 @@ impl<'a> Request<'a> {
         self.shared.policy.observe(SessionEvent::ExecDecided {
             exec: exec.id,
             verdict,
-            environment: escalation.map(|escalation| escalation.difference.clone()),
+            environment: escalation.map(|escalation| Box::new(escalation.difference.clone())),
             waited: self.delivered - self.began,
             at: SystemTime::now(),
         });
