@@ -63,7 +63,14 @@ const ROOMS: [Room; 15] = [
     Room {
         name: "sandbox",
         rooms: &["model", "sys"],
-        crates: Crates::Only(&["thiserror"]),
+        crates: Crates::Only(&[
+            "landlock",
+            "libc",
+            "seccompiler",
+            "serde",
+            "thiserror",
+            "toml",
+        ]),
     },
     Room {
         name: "pb",
@@ -87,13 +94,19 @@ const ROOMS: [Room; 15] = [
     },
     Room {
         name: "metrics",
-        rooms: &["model", "server", "link"],
+        rooms: &["model", "server", "link", "journal"],
         crates: Crates::Any,
     },
     Room {
         name: "logging",
         rooms: &[],
-        crates: Crates::Only(&["tracing-appender", "tracing-subscriber"]),
+        crates: Crates::Only(&[
+            "clap",
+            "humantime",
+            "serde_json",
+            "tracing-appender",
+            "tracing-subscriber",
+        ]),
     },
     Room {
         name: "policyd",

@@ -18,6 +18,18 @@ pub enum EscalationDecision {
     },
 }
 
+impl EscalationDecision {
+    /// Its stable name: `run`, `escalate` or `deny`.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Escalate(_) => "escalate",
+            Self::Deny { .. } => "deny",
+        }
+    }
+}
+
 /// How an escalated command is confined instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EscalationExecution {
@@ -65,6 +77,8 @@ pub struct Verdict {
     pub policy_revision: String,
     /// How it may be used again; `None`: not at all.
     pub reuse: Option<Reuse>,
+    /// How long the policy service says that it took; `None`: it doesn't say.
+    pub service_time: Option<Duration>,
     /// Where it escalates: on which terms.
     pub terms: Box<EscalationTerms>,
 }
@@ -122,6 +136,7 @@ impl From<EscalationDecision> for Verdict {
             rule: String::new(),
             policy_revision: String::new(),
             reuse: None,
+            service_time: None,
             terms: Box::default(),
         }
     }
@@ -157,6 +172,19 @@ pub enum DecisionCode {
 }
 
 impl DecisionCode {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Verdict,
+        Self::Reused,
+        Self::TimedOut,
+        Self::Unreachable,
+        Self::PolicyError,
+        Self::Overloaded,
+        Self::SessionEnded,
+        Self::InvalidRequest,
+        Self::Unrecorded,
+    ];
+
     /// The code's stable name, such as `timed-out`.
     #[must_use]
     pub fn as_str(self) -> &'static str {

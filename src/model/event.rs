@@ -33,6 +33,8 @@ pub enum SessionEvent {
         environment: Option<Box<EnvironmentDifference>>,
         /// How long the process waited, from the question's receipt to its answer.
         waited: Duration,
+        /// How much of it the policy took to decide; zero where it wasn't asked.
+        decided_in: Duration,
         /// When.
         at: SystemTime,
     },

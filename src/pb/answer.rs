@@ -225,6 +225,10 @@ fn verdict(verdict: v1::Verdict) -> Result<Verdict, BrokenVerdict> {
         rule: one_line(verdict.rule),
         policy_revision: one_line(verdict.policy_revision),
         reuse: verdict.reuse.and_then(reuse),
+        // A negative span fails to convert.
+        service_time: verdict
+            .service_time
+            .and_then(|span| Duration::try_from(span).ok()),
         terms,
     })
 }

@@ -116,6 +116,10 @@ pub fn session_started(
                 Enforcement::None => v1::Enforcement::None,
             }
             .into(),
+            profile: session.sandbox.profile.clone(),
+            not_enforced: session.sandbox.not_enforced.clone(),
+            version: session.sandbox.version.clone(),
+            limits: session.sandbox.limits.clone(),
         }),
         start_time: Some(session.started_at.into()),
     };
@@ -156,6 +160,7 @@ pub fn session_event(event: SessionEvent) -> v1::SessionRequest {
             environment,
             waited,
             at,
+            ..
         } => {
             let decided = v1::ExecDecided {
                 environment: environment.map(|difference| environment_difference(*difference)),

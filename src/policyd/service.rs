@@ -15,7 +15,7 @@
 //! a session is its gate's, and no other's.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -23,20 +23,23 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::admission::{Admission, Admitted, Bounds, Full};
-use super::authenticate::Caller;
+use super::approvals::{Answered, Control, Desk, Question, WAITING_OF_ONE_SESSION};
+use super::authenticate::{Caller, not_a_gate, revoked};
 use super::bounds;
 use super::identity::GateIdentity;
 use super::owners::Owners;
 use super::rules::{
     ExecFacts, OpinionReuse, OpinionReuseScope, Rules, Ruling, SessionFacts, UserFacts,
 };
+use super::sessions::{CODE_TERMINATED, Sessions};
 use super::store::{Journal, Store};
 use super::throttle::Throttle;
-use super::tokens::{TokenDigest, Tokens};
+use super::tokens::Tokens;
 use crate::model::{
     Enforcement, EnvironmentRules, EscalationDecision, EscalationExecution, EscalationPermissions,
     EscalationTerms, ExecId, NamePattern, NetworkAccess, ProcessIdentity, Unprotected,
 };
+use crate::pb::audit::StoredAnswer;
 use crate::pb::v1::policy_service_server::PolicyService;
 use crate::pb::v1::session_request::Event;
 use crate::pb::v1::session_response::Answer;
@@ -51,6 +54,11 @@ const MAX_CALLS: Bounds = Bounds {
 };
 /// Answers that may wait for a gate that doesn't read them.
 const QUEUED_ANSWERS: usize = 64;
+/// How long they wait. A gate reads all the time, or it is no more.
+const READING_PATIENCE: Duration = Duration::from_secs(30);
+/// What a call may be told before it is seen to: all decisions that a session can wait for, twice over, since
+/// those of execs that were withdrawn count no more, and that the session is to end.
+const QUEUED_CONTROLS: usize = 2 * WAITING_OF_ONE_SESSION + 16;
 /// How long a call may take to say which session it is.
 const OPENING_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a call that ends waits for its events to be stored.
@@ -60,6 +68,7 @@ const RESUMPTION_INTERVAL: Duration = Duration::from_secs(1);
 
 static REFUSED: Throttle = Throttle::new(Duration::from_secs(1));
 static TRESPASSES: Throttle = Throttle::new(Duration::from_secs(1));
+static UNREAD: Throttle = Throttle::new(Duration::from_secs(1));
 static FULL: Throttle = Throttle::new(Duration::from_secs(1));
 
 /// The policy service.
@@ -76,6 +85,9 @@ pub(super) struct Setting {
     pub(super) tokens: Option<watch::Receiver<Arc<Tokens>>>,
     pub(super) store: Option<Store>,
     pub(super) owners: Owners,
+    /// Where persons are asked; `None`: nobody can be.
+    pub(super) desk: Option<Desk>,
+    pub(super) sessions: Sessions,
     pub(super) stopping: CancellationToken,
 }
 
@@ -97,7 +109,7 @@ impl PolicyService for RulesService {
         request: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let caller = request.extensions().get::<Caller>().cloned();
-        let caller = caller.ok_or_else(|| Status::internal("the caller isn't known"))?;
+        let caller = caller.ok_or_else(not_a_gate)?;
         let admitted = self.calls.admit(caller.gate.clone()).map_err(|full| {
             let status = overfull(full);
             if let Some(held_back) = FULL.admit() {
@@ -110,11 +122,17 @@ impl PolicyService for RulesService {
             .get(TRACEPARENT)
             .and_then(|context| context.to_str().ok()?.parse().ok());
         let (answers, stream) = mpsc::channel(QUEUED_ANSWERS);
+        let (control, controls) = mpsc::channel(QUEUED_CONTROLS);
         let call = Call {
+            control,
+            controls,
+            terminated: None,
+            is_resumed: false,
             trace,
             events: request.into_inner(),
             answers,
             caller,
+            session: None,
             setting: self.setting.clone(),
             _admitted: admitted,
         };
@@ -169,7 +187,15 @@ struct Call {
     events: Streaming<v1::SessionRequest>,
     answers: mpsc::Sender<Result<v1::SessionResponse, Status>>,
     caller: Caller,
+    /// The session that it is about, once that is known; for the log.
+    session: Option<String>,
     setting: Setting,
+    control: mpsc::Sender<Control>,
+    controls: mpsc::Receiver<Control>,
+    /// Why the session is to end, where an operator has said so.
+    terminated: Option<String>,
+    /// Whether the session's gate came back, and asks again what is open.
+    is_resumed: bool,
     _admitted: Admitted<GateIdentity>,
 }
 
@@ -179,29 +205,37 @@ impl Call {
             Ok(()) | Err(End::Gone) => {}
             Err(End::Status(status)) => {
                 let (gate, code, text) = (&self.caller.gate, status.code(), status.message());
+                let (session, trace) = (self.session.as_deref(), self.trace_id());
                 if code == tonic::Code::Unavailable {
-                    tracing::info!(%gate, ?code, "ending a call: {text}");
+                    tracing::info!(session, %gate, trace, ?code, "ending a call: {text}");
                 } else if let Some(held_back) = REFUSED.admit() {
-                    tracing::warn!(%gate, ?code, held_back, "refused a call: {text}");
+                    tracing::warn!(session, %gate, trace, ?code, held_back, "refused a call: {text}");
                 }
                 // Nobody reads it if the gate is gone.
-                let _ = self.answers.send(Err(status)).await;
+                let sending = self.answers.send(Err(status));
+                let _ = tokio::time::timeout(READING_PATIENCE, sending).await;
             }
         }
     }
 
+    fn trace_id(&self) -> Option<&str> {
+        self.trace.as_ref().map(TraceParent::trace)
+    }
+
     async fn converse(&mut self) -> Result<(), End> {
         let (opening, session) = self.opening().await?;
+        self.session = Some(session.id.clone());
         let claimed = self.setting.owners.claim(&session.id, &self.caller.gate);
         claimed.map_err(|owner| self.trespass(&session.id, &owner))?;
         tracing::info!(
             session = session.id,
             gate = %self.caller.gate,
             hostname = session.hostname,
-            trace = self.trace.as_ref().map(TraceParent::trace),
+            trace = self.trace_id(),
             resumed = opening.sequence == 0,
             "session connected"
         );
+        self.is_resumed = opening.sequence == 0;
         let resumption = match &opening.event {
             Some(Event::SessionStarted(started)) => started.resumption,
             _ => None,
@@ -241,7 +275,21 @@ impl Call {
             ..v1::SessionAccepted::default()
         }))
         .await?;
+        let present = match conversation {
+            Conversation::Decisions => {
+                let (present, terminated) = self.setting.sessions.connect(&session, &self.control);
+                if let Some(reason) = terminated {
+                    self.terminate(reason).await?;
+                }
+                Some(present)
+            }
+            Conversation::Delivery => None,
+        };
         let ended = self.follow(&session, conversation, journal.as_mut()).await;
+        drop(present);
+        if let Some(desk) = &self.setting.desk {
+            desk.call_ended(&self.control, SystemTime::now());
+        }
         if let Some(journal) = &mut journal
             && !matches!(ended, Err(End::Gone))
         {
@@ -250,7 +298,12 @@ impl Call {
                 return Err(not_stored().into());
             }
         }
-        tracing::info!(session = session.id, "session disconnected");
+        tracing::info!(
+            session = session.id,
+            gate = %self.caller.gate,
+            trace = self.trace_id(),
+            "session disconnected"
+        );
         ended
     }
 
@@ -312,6 +365,10 @@ impl Call {
                     }
                     self.acknowledge(through).await?;
                 }
+                Some(control) = self.controls.recv() => match control {
+                    Control::Verdict(verdict) => self.answer(Answer::Verdict(*verdict)).await?,
+                    Control::Terminate(reason) => self.terminate(reason).await?,
+                },
                 () = revoked(self.caller.token, &mut tokens) => return Err(no_longer_valid().into()),
                 _ = look.tick() => {
                     if journal.as_ref().is_some_and(|journal| journal.is_to_be_resumed()) {
@@ -322,8 +379,9 @@ impl Call {
                     let Some(request) = event.map_err(|status| unreadable(&status))? else {
                         return Ok(());
                     };
+                    let received = Instant::now();
                     within_bounds(&request)?;
-                    let answer = self.react(session, conversation, &request).await?;
+                    let answer = self.react(session, conversation, &request, received).await?;
                     if let Some(journal) = &mut journal {
                         journal.record(request, answer);
                     }
@@ -336,7 +394,7 @@ impl Call {
     fn trespass(&self, session: &str, owner: &GateIdentity) -> Status {
         if let Some(held_back) = TRESPASSES.admit() {
             tracing::warn!(
-                session, %owner, gate = %self.caller.gate, held_back,
+                session, %owner, gate = %self.caller.gate, trace = self.trace_id(), held_back,
                 "a gate went on with a session that another one started; nothing of it is recorded"
             );
         }
@@ -349,34 +407,116 @@ impl Call {
         session: &SessionFacts,
         conversation: Conversation,
         request: &v1::SessionRequest,
-    ) -> Result<Option<v1::Verdict>, End> {
+        received: Instant,
+    ) -> Result<Option<StoredAnswer>, End> {
         match &request.event {
             // Nobody waits for the verdict any more.
             Some(Event::ExecRequested(_)) if conversation == Conversation::Delivery => Ok(None),
             Some(Event::ExecRequested(exec)) => {
-                let verdict = {
-                    let rules = Arc::clone(&self.setting.rules.borrow());
-                    verdict(&rules, session, exec)
-                };
-                self.answer(Answer::Verdict(verdict.clone())).await?;
-                Ok(Some(verdict))
+                match self.decide(session, exec) {
+                    Answered::Decided(mut verdict) => {
+                        verdict.service_time = received.elapsed().try_into().ok();
+                        self.answer(Answer::Verdict((*verdict).clone())).await?;
+                        Ok(Some((*verdict).into()))
+                    }
+                    Answered::Pending { within, message } => {
+                        self.answer(Answer::VerdictPending(v1::VerdictPending {
+                            exec_id: exec.exec_id,
+                            expected_within: within.try_into().ok(),
+                            message,
+                        }))
+                        .await?;
+                        Ok(None)
+                    }
+                }
+            }
+            Some(Event::ExecWithdrawn(withdrawn)) => {
+                self.withdrawn(session, withdrawn);
+                Ok(None)
+            }
+            Some(Event::SessionEnded(_)) => {
+                if let Some(desk) = &self.setting.desk {
+                    desk.session_ended(&session.id, SystemTime::now());
+                }
+                Ok(None)
             }
             Some(Event::SessionStarted(_)) => Err(Status::invalid_argument(
                 "SessionStarted may stand only first in a call",
             )
             .into()),
-            // Facts for the record. Verdicts are given at once, so there is none to withdraw.
+            // Facts for the record.
             Some(
                 Event::ExecReused(_)
-                | Event::ExecWithdrawn(_)
                 | Event::ExecDecided(_)
                 | Event::ExecFinished(_)
-                | Event::SessionEnded(_)
                 | Event::EventsLost(_),
             )
             // Newer than this service.
             | None => Ok(None),
         }
+    }
+
+    /// Decides by the rules, or has a person asked where they say so.
+    fn decide(&self, session: &SessionFacts, exec: &v1::ExecRequested) -> Answered {
+        if let Some(reason) = &self.terminated {
+            return Answered::Decided(Box::new(v1::Verdict {
+                exec_id: exec.exec_id,
+                decision: Some(decision_message(
+                    EscalationDecision::Deny {
+                        reason: Some(format!("the session was {reason}")),
+                    },
+                    EscalationTerms::default(),
+                )),
+                reason_code: CODE_TERMINATED.to_owned(),
+                ..v1::Verdict::default()
+            }));
+        }
+        let rules = Arc::clone(&self.setting.rules.borrow());
+        let ruling = ruling(&rules, session, exec);
+        match (&ruling.ask, &self.setting.desk) {
+            (Some(ask), Some(desk)) => desk.ask(
+                &Question {
+                    session,
+                    exec,
+                    ruling: &ruling,
+                    ask,
+                    revision: rules.revision(),
+                },
+                &self.control,
+                SystemTime::now(),
+            ),
+            _ => {
+                if let Some(desk) = &self.setting.desk
+                    && self.is_resumed
+                {
+                    // It may have been asked about before, by other rules.
+                    let note = "the rules ask no longer";
+                    desk.withdraw(&session.id, exec.exec_id, note, SystemTime::now());
+                }
+                Answered::Decided(Box::new(verdict(&rules, exec, ruling)))
+            }
+        }
+    }
+
+    fn withdrawn(&self, session: &SessionFacts, withdrawn: &v1::ExecWithdrawn) {
+        let Some(desk) = &self.setting.desk else {
+            return;
+        };
+        let note = match withdrawn.reason() {
+            v1::WithdrawalReason::DeadlinePassed => "its gate waits no longer",
+            v1::WithdrawalReason::SessionEnded => "the session ended",
+            v1::WithdrawalReason::AskerGone | v1::WithdrawalReason::Unspecified => {
+                "the process that asked is gone"
+            }
+        };
+        desk.withdraw(&session.id, withdrawn.exec_id, note, SystemTime::now());
+    }
+
+    /// Has the gate end the session, and denies what it still asks.
+    async fn terminate(&mut self, reason: String) -> Result<(), Gone> {
+        self.terminated = Some(reason.clone());
+        self.answer(Answer::TerminateSession(v1::TerminateSession { reason }))
+            .await
     }
 
     /// Waits until what was taken is stored, and acknowledges it.
@@ -405,7 +545,18 @@ impl Call {
         let response = v1::SessionResponse {
             answer: Some(answer),
         };
-        self.answers.send(Ok(response)).await.map_err(|_| Gone)
+        let sending = self.answers.send(Ok(response));
+        let Ok(sent) = tokio::time::timeout(READING_PATIENCE, sending).await else {
+            if let Some(held_back) = UNREAD.admit() {
+                tracing::warn!(
+                    gate = %self.caller.gate, held_back,
+                    "ending a call: the gate has read none of its answers for {} seconds",
+                    READING_PATIENCE.as_secs()
+                );
+            }
+            return Err(Gone);
+        };
+        sent.map_err(|_| Gone)
     }
 }
 
@@ -439,20 +590,6 @@ fn within_bounds(request: &v1::SessionRequest) -> Result<(), Status> {
             request.sequence
         ))),
     }
-}
-
-/// Completes when the token of a call is no longer valid.
-async fn revoked(token: Option<TokenDigest>, tokens: &mut Option<watch::Receiver<Arc<Tokens>>>) {
-    let (Some(token), Some(tokens)) = (token, tokens) else {
-        return std::future::pending().await;
-    };
-    while tokens.changed().await.is_ok() {
-        if tokens.borrow_and_update().owner(token).is_none() {
-            return;
-        }
-    }
-    // Nothing is revoked any more: the service ends.
-    std::future::pending::<()>().await;
 }
 
 /// The gate may have another one: it is to call again at once.
@@ -499,12 +636,16 @@ fn session_facts(
             v1::Enforcement::None | v1::Enforcement::Unspecified => Enforcement::None,
         },
         sandbox: sandbox.backend,
+        profile: sandbox.profile,
+        not_enforced: sandbox.not_enforced,
+        sandbox_version: sandbox.version,
+        sandbox_limits: sandbox.limits,
     })
 }
 
-fn verdict(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> v1::Verdict {
+fn ruling(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> Ruling {
     let process = exec.process.unwrap_or_default();
-    let ruling = rules.evaluate(&ExecFacts {
+    rules.evaluate(&ExecFacts {
         id: ExecId(exec.exec_id),
         file: &exec.file,
         argv: exec.arguments.iter().map(|word| &word[..]).collect(),
@@ -527,7 +668,10 @@ fn verdict(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> v
             .filter(|parent| *parent != 0)
             .map(ExecId),
         session,
-    });
+    })
+}
+
+fn verdict(rules: &Rules, exec: &v1::ExecRequested, ruling: Ruling) -> v1::Verdict {
     let Ruling {
         decision,
         reason_code,
@@ -543,6 +687,7 @@ fn verdict(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> v
         rule,
         policy_revision: rules.revision().to_owned(),
         reuse: reuse.map(reuse_message),
+        service_time: None,
     }
 }
 
@@ -563,7 +708,10 @@ fn reuse_message(OpinionReuse { valid_for, scope }: OpinionReuse) -> v1::Reuse {
     }
 }
 
-fn decision_message(decision: EscalationDecision, terms: EscalationTerms) -> v1::verdict::Decision {
+pub(super) fn decision_message(
+    decision: EscalationDecision,
+    terms: EscalationTerms,
+) -> v1::verdict::Decision {
     use v1::verdict::Decision;
     match decision {
         EscalationDecision::Run => Decision::Run(v1::Run {}),
@@ -671,7 +819,8 @@ mod tests {
             file: b"/usr/bin/make"[..].into(),
             ..v1::ExecRequested::default()
         };
-        let verdict = verdict(&rules, &SessionFacts::default(), &exec);
+        let ruling = ruling(&rules, &SessionFacts::default(), &exec);
+        let verdict = verdict(&rules, &exec, ruling);
         assert_eq!(
             verdict,
             v1::Verdict {
@@ -691,6 +840,7 @@ mod tests {
                 rule: "n".to_owned(),
                 policy_revision: rules.revision().to_owned(),
                 reuse: None,
+                service_time: None,
             }
         );
     }

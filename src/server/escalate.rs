@@ -16,9 +16,7 @@ use super::policy::EscalationPolicy;
 use super::reuse::GateVerdicts;
 use super::session::{EscalationSession, Start, WrapperAlias};
 use super::stopwatch::Stopwatch;
-use crate::model::{
-    Enforcement, ExecOutcome, SandboxReport, SessionDescription, SessionEndReason, SessionId,
-};
+use crate::model::{ExecOutcome, SandboxReport, SessionDescription, SessionEndReason, SessionId};
 use crate::program::Digests;
 use crate::sys::random;
 
@@ -75,7 +73,7 @@ impl Default for SessionParams {
             command: Vec::new(),
             sandbox: SandboxReport {
                 backend: "unknown".to_owned(),
-                enforcement: Enforcement::None,
+                ..SandboxReport::none()
             },
             timeout: None,
         }

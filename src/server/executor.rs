@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::policy::BoxFuture;
 use crate::model::{Environment, EscalationExecution, ExecOutcome};
 use crate::program::WritablePlaces;
+use crate::sys::confine::Confinement;
 
 /// Starts processes on the caller's terms: shells for [`exec`](super::EscalateServer::exec), and
 /// the command lines of escalated execs.
@@ -99,7 +101,7 @@ pub struct EscalatedExec {
 }
 
 /// What is to be executed for an escalated exec.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct PreparedExec {
     /// The program: absolute.
     pub program: PathBuf,
@@ -109,6 +111,10 @@ pub struct PreparedExec {
     pub workdir: PathBuf,
     /// Its whole environment.
     pub env: Environment,
+    /// What its process is confined by before it is executed.
+    pub confinement: Option<Confinement>,
+    /// Further descriptors for it, each with the place in `argv` that is to tell its number.
+    pub told_descriptors: Vec<(OwnedFd, usize)>,
 }
 
 /// A command string for [`exec`](super::EscalateServer::exec).

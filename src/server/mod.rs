@@ -25,6 +25,7 @@ mod policy;
 mod request;
 mod reuse;
 mod session;
+mod share;
 mod stopwatch;
 mod tracker;
 
@@ -38,6 +39,7 @@ pub use executor::{
 pub use policy::{BoxFuture, EscalationPolicy, PolicyError, SessionContext, SessionTerminator};
 pub use reuse::{Forgotten, ReusableVerdicts};
 pub use session::{EscalationSession, WrapperAlias};
+pub use share::{Full, Pool, Share};
 pub use stopwatch::{Pause, Stopwatch};
 
 impl From<crate::sys::process::ProcessEnd> for crate::model::ExecOutcome {

@@ -21,21 +21,22 @@ use super::session::Shared;
 use super::tracker::Watching;
 use crate::model::{
     DecisionCode, Enforcement, Environment, EnvironmentDifference, EscalationDecision,
-    EscalationExecution, ExecOutcome, ExecUsage, Executable, ExecutableContent, InterceptedExec,
-    ProcessIdentity, Protection, SessionEvent, Unprotected, Verdict,
+    EscalationExecution, ExecId, ExecOutcome, ExecUsage, Executable, ExecutableContent,
+    InterceptedExec, ProcessIdentity, Protection, SessionEvent, Unprotected, Verdict,
 };
-use crate::program::{Execution, Refusal};
+use crate::program::{self, Execution};
 use crate::sys::exec;
 use crate::sys::limits;
 use crate::sys::place::{self, Place};
 use crate::sys::process::{self, Pidfd};
 use crate::sys::readiness;
+use crate::sys::socket::MAX_DESCRIPTORS;
 use crate::sys::spawn::{
     Command, Directory, InheritedContext, ProcessGroup, Report, Step, Supervisor,
 };
 use crate::wire::{
     self, Action as WireAction, CommandContext, EscalateRequest, EscalateResponse, Forward, Notice,
-    SuperExecMessage, SuperExecResult,
+    Refusal, SuperExecMessage, SuperExecResult,
 };
 
 /// How long a wrapper may take over a message that it owes, from the handshake or the answer before
@@ -62,20 +63,29 @@ struct Request<'a> {
     connection: Connection,
     /// Whether the wrapper's end has been seen closed or broken.
     peer_gone: bool,
+    /// Whether a message to the wrapper couldn't be sent, or not whole.
+    deaf: bool,
     process: ProcessIdentity,
     pidfd: Option<Pidfd>,
     began: Instant,
+    /// What is asked, until its command is started: it may be long.
     exec: Option<Arc<InterceptedExec>>,
+    /// Of what is told to the policy.
+    id: Option<ExecId>,
     descriptors: Vec<(OwnedFd, i32)>,
     workdir: Option<OwnedFd>,
     child: Option<Child>,
     delivered: Instant,
+    /// How long the policy took to decide.
+    decided_in: Duration,
     /// The program as it was asked for, which may be relative.
     asked_file: OsString,
     /// What the session can write of the program, held open until the verdict.
     places: Vec<Place>,
     /// What is executed, once a verdict has escalated it.
     escalation: Option<Escalation>,
+    /// Why nothing could be executed, where no command was started.
+    refusal: Option<Refusal>,
     /// What the wrapper sent while its command was being started.
     early: VecDeque<Input>,
     /// The right to have a command started, which others wait for.
@@ -99,6 +109,10 @@ struct Escalation {
 struct Child {
     supervisor: AsyncFd<Supervisor>,
     program: PathBuf,
+    /// Whether that is the program that was asked about, and not one that is to run it.
+    program_was_asked: bool,
+    /// Why it couldn't be executed.
+    refusal: Option<Refusal>,
     pid: u32,
     /// When it was last stopped, in nanoseconds of the monotonic clock.
     stopped_at: Option<u64>,
@@ -127,17 +141,21 @@ impl<'a> Request<'a> {
             shared,
             connection,
             peer_gone: false,
+            deaf: false,
             process,
             pidfd,
             began,
             exec: None,
+            id: None,
             descriptors: Vec::new(),
             workdir: None,
             child: None,
             delivered: began,
+            decided_in: Duration::ZERO,
             asked_file: OsString::new(),
             places: Vec::new(),
             escalation: None,
+            refusal: None,
             early: VecDeque::new(),
             turn: None,
             copies: None,
@@ -200,7 +218,7 @@ impl<'a> Request<'a> {
                 tokio::select! {
                     biased;
                     () = over.cancelled() => Some(self.session_over()),
-                    frame = self.connection.receive() => Some(self.forwarded(frame)),
+                    frame = self.connection.receive(0) => Some(self.forwarded(frame)),
                     report = child.report() => Some(report_input(&report, child)),
                 }
             }
@@ -215,7 +233,7 @@ impl<'a> Request<'a> {
             let child = self.child.as_mut()?;
             let frame = tokio::select! {
                 report = child.report() => return Some(report_input(&report, child)),
-                frame = self.connection.receive() => frame,
+                frame = self.connection.receive(0) => frame,
             };
             match self.forwarded(frame) {
                 Input::Forwarded { signal, .. } => self.early.push_back(Input::Forwarded {
@@ -234,7 +252,7 @@ impl<'a> Request<'a> {
     }
 
     async fn receive_request(&mut self) -> Input {
-        let frame = match receive_in_time(&mut self.connection).await {
+        let frame = match receive_in_time(&mut self.connection, 0).await {
             Ok(frame) => frame,
             Err(input) => return input,
         };
@@ -250,6 +268,7 @@ impl<'a> Request<'a> {
                 exec.executable = found.executable;
                 exec.workdir_protection = found.workdir;
                 self.places = found.places;
+                self.id = Some(exec.id);
                 self.exec = Some(Arc::new(exec));
                 Input::Requested
             }
@@ -319,15 +338,17 @@ impl<'a> Request<'a> {
             return Input::Decided(verdict);
         }
         let asked = verdicts.age();
+        let asked_at = Instant::now();
         tokio::select! {
             biased;
             () = over.cancelled() => self.session_over(),
             verdict = policy.decide(&exec) => {
+                self.decided_in = asked_at.elapsed();
                 let verdict = denied_on_error(verdict);
                 verdicts.keep(&exec, self.pidfd.as_ref(), &verdict, asked);
                 Input::Decided(verdict)
             }
-            frame = self.connection.receive() => match frame {
+            frame = self.connection.receive(0) => match frame {
                 // A wrapper has nothing to say now.
                 Ok(_) | Err(_) => Input::AskerGone,
             },
@@ -343,7 +364,7 @@ impl<'a> Request<'a> {
     }
 
     async fn collect(&mut self) -> Input {
-        let frame = match receive_in_time(&mut self.connection).await {
+        let frame = match receive_in_time(&mut self.connection, MAX_DESCRIPTORS).await {
             Ok(frame) => frame,
             Err(input) => return input,
         };
@@ -361,7 +382,7 @@ impl<'a> Request<'a> {
         self.descriptors = frame.descriptors.into_iter().zip(message.fds).collect();
         let context = message.context.unwrap_or_default();
         if context.workdir_follows {
-            let frame = match receive_in_time(&mut self.connection).await {
+            let frame = match receive_in_time(&mut self.connection, 1).await {
                 Ok(frame) => frame,
                 Err(input) => return input,
             };
@@ -435,20 +456,26 @@ impl<'a> Request<'a> {
                     stopped,
                     at: self.child.as_ref().and_then(|child| child.stopped_at),
                 };
-                let _ = self.connection.send(&notice).await;
+                if self.send(&notice).await.is_err() {
+                    return Some(Input::AskerGone);
+                }
             }
             Action::Reply(exit_code, signal, failure) => {
                 let result = SuperExecResult {
                     exit_code,
                     signal,
                     failure,
+                    refusal: match self.child.as_mut() {
+                        Some(child) => child.refusal.take(),
+                        None => self.refusal.take(),
+                    },
                 };
-                let _ = self.connection.send(&result).await;
+                let _ = self.send(&result).await;
             }
             Action::Withdraw(reason) => {
-                if let Some(exec) = &self.exec {
+                if let Some(exec) = self.id {
                     self.shared.policy.observe(SessionEvent::ExecWithdrawn {
-                        exec: exec.id,
+                        exec,
                         reason,
                         at: SystemTime::now(),
                     });
@@ -459,11 +486,25 @@ impl<'a> Request<'a> {
         None
     }
 
-    async fn send_response(&self, action: WireAction) -> io::Result<()> {
+    async fn send_response(&mut self, action: WireAction) -> io::Result<()> {
         let notices = (action == WireAction::Escalate).then_some(true);
-        self.connection
-            .send(&EscalateResponse { action, notices })
-            .await
+        self.send(&EscalateResponse { action, notices }).await
+    }
+
+    /// Sends the wrapper a message. Waits for one that doesn't read no longer than for one that doesn't
+    /// write, and not at all once the session is over; after that it gets no other.
+    async fn send(&mut self, message: &impl serde::Serialize) -> io::Result<()> {
+        if self.deaf {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let sent = tokio::select! {
+            biased;
+            sent = self.connection.send(message) => sent,
+            () = self.shared.over.cancelled() => Err(io::ErrorKind::TimedOut.into()),
+            () = tokio::time::sleep(MESSAGE_TIME) => Err(io::ErrorKind::TimedOut.into()),
+        };
+        self.deaf = sent.is_err();
+        sent
     }
 
     /// Answers the wrapper; a verdict counts as acted on once the answer is out.
@@ -483,16 +524,26 @@ impl<'a> Request<'a> {
                 reason: crate::model::WithdrawalReason::AskerGone,
                 at: SystemTime::now(),
             });
-            self.exec = None;
+            self.id = None;
             return Some(Input::AskerGone);
         }
         self.shared.count(&verdict.decision);
+        tracing::debug!(
+            session = %self.shared.context.description.id,
+            exec = %exec.id,
+            code = verdict.code.as_str(),
+            rule = verdict.rule,
+            waited = ?(self.delivered - self.began),
+            verdict = verdict.decision.as_str(),
+            "acted on an exec"
+        );
         let escalation = self.escalation.as_ref();
         self.shared.policy.observe(SessionEvent::ExecDecided {
             exec: exec.id,
             verdict,
             environment: escalation.map(|escalation| Box::new(escalation.difference.clone())),
             waited: self.delivered - self.began,
+            decided_in: self.decided_in,
             at: SystemTime::now(),
         });
         if let (Some(begun), Some(pidfd)) = (begun, self.pidfd.take())
@@ -518,13 +569,14 @@ impl<'a> Request<'a> {
         let failure = |reason: String| (CANNOT_EXECUTE, format!("execgate: {reason}"));
         let exec = self
             .exec
-            .clone()
+            .take()
             .ok_or_else(|| failure("nothing was asked".to_owned()))?;
         let nothing = || failure("nothing was escalated".to_owned());
         let escalation = self.escalation.take().ok_or_else(nothing)?;
         self.copies = escalation.copies;
         let (file, argv, copies) = match escalation.execution {
             Execution::NotThere => {
+                self.refusal = Some(refusal(&exec.file, &exec::not_there()));
                 return Err(not_executed(&exec.file, &exec::not_there()));
             }
             Execution::ByName => (exec.file.clone(), exec.argv.clone(), Vec::new()),
@@ -582,7 +634,9 @@ impl<'a> Request<'a> {
             descriptors,
             closed_by_exec,
             group: ProcessGroup::Of(self.process.pid),
-            is_script: by_name && is_text(&exec.executable),
+            confinement: prepared.confinement,
+            told_descriptors: prepared.told_descriptors,
+            is_script: !context.refusals && by_name && is_text(&exec.executable),
             context: inherited(context, self.shared.context.description.sandbox.enforcement),
         };
         let turn = self.turn.take();
@@ -595,11 +649,16 @@ impl<'a> Request<'a> {
             .await
             .map_err(|error| failure(error.to_string()))?
             .map_err(|error| failure(format!("cannot start the command: {error}")))?;
+        let program_was_asked = program == exec.file;
+        drop(exec);
+        self.connection.forget_message();
         let supervisor = readiness::watch(supervisor, Interest::READABLE)
             .map_err(|error| failure(format!("cannot watch the command: {error}")))?;
         self.child = Some(Child {
             supervisor,
+            program_was_asked,
             program,
+            refusal: None,
             pid: 0,
             stopped_at: None,
         });
@@ -633,9 +692,9 @@ impl<'a> Request<'a> {
     }
 
     fn finish(&self, outcome: ExecOutcome, usage: Option<ExecUsage>) {
-        if let Some(exec) = &self.exec {
+        if let Some(exec) = self.id {
             self.shared.policy.observe(SessionEvent::ExecFinished {
-                exec: exec.id,
+                exec,
                 outcome,
                 elapsed: self.delivered.elapsed(),
                 usage,
@@ -729,13 +788,13 @@ impl Shared {
 }
 
 /// Why a program isn't escalated, in words for whoever asked.
-fn refused(refusal: Refusal) -> (DecisionCode, String) {
+fn refused(refusal: program::Refusal) -> (DecisionCode, String) {
     match refusal {
-        Refusal::Changed(what) => (
+        program::Refusal::Changed(what) => (
             DecisionCode::ProgramChanged,
             format!("the program isn't what was asked about any more ({what}); ask again"),
         ),
-        Refusal::Unprotected(path) => (
+        program::Refusal::Unprotected(path) => (
             DecisionCode::ProgramUnprotected,
             format!(
                 "it may not leave the sandbox, because the session can write {}: the rule has to allow \
@@ -743,7 +802,7 @@ fn refused(refusal: Refusal) -> (DecisionCode, String) {
                 path.display()
             ),
         ),
-        Refusal::Unidentified(why) => (
+        program::Refusal::Unidentified(why) => (
             DecisionCode::ProgramUnidentified,
             format!("it may not leave the sandbox, because its program isn't known: {why}"),
         ),
@@ -789,8 +848,8 @@ fn note_left_behind(count: u32, program: &Path) {
     );
 }
 
-async fn receive_in_time(connection: &mut Connection) -> Result<Frame, Input> {
-    match tokio::time::timeout(MESSAGE_TIME, connection.receive()).await {
+async fn receive_in_time(connection: &mut Connection, most: usize) -> Result<Frame, Input> {
+    match tokio::time::timeout(MESSAGE_TIME, connection.receive(most)).await {
         Ok(Ok(frame)) => Ok(frame),
         Ok(Err(ReceiveError::Closed)) => Err(Input::AskerGone),
         Ok(Err(ReceiveError::Malformed(reason))) => Err(Input::Malformed(reason)),
@@ -815,14 +874,12 @@ fn report_input(report: &io::Result<Option<Report>>, child: &mut Child) -> Input
         Ok(Some(Report::NotStarted { step, errno })) => {
             let error = io::Error::from_raw_os_error(errno);
             let attempted = match step {
-                Step::Exec => {
-                    let (exit_code, reason) = not_executed(&child.program, &error);
-                    return Input::NotStarted { exit_code, reason };
-                }
+                Step::Exec => return exec_failure(child, &error),
                 Step::Fork => "cannot make a process",
                 Step::Descriptors => "cannot put the descriptors in place",
                 Step::Directory => "cannot enter the working directory",
                 Step::Context => "cannot set limits or signals",
+                Step::Confinement => "cannot confine the command",
             };
             Input::NotStarted {
                 exit_code: CANNOT_EXECUTE,
@@ -857,6 +914,26 @@ fn report_input(report: &io::Result<Option<Report>>, child: &mut Child) -> Input
             outcome: ExecOutcome::Unknown,
             usage: None,
         },
+    }
+}
+
+/// A program that couldn't be executed, in a shell's words, and with what the shell that asked would need
+/// for its own.
+fn exec_failure(child: &mut Child, error: &io::Error) -> Input {
+    if child.program_was_asked {
+        child.refusal = Some(refusal(&child.program, error));
+    }
+    let (exit_code, reason) = not_executed(&child.program, error);
+    Input::NotStarted { exit_code, reason }
+}
+
+fn refusal(program: &Path, error: &io::Error) -> Refusal {
+    let seen = exec::look_at(program);
+    Refusal {
+        errno: error.raw_os_error().unwrap_or(0),
+        is_directory: seen.is_directory,
+        is_executable: seen.is_executable,
+        ..Refusal::of_contents(seen.beginning.as_deref())
     }
 }
 

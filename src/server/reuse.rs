@@ -188,6 +188,7 @@ impl ReusableVerdicts {
             verdict: Verdict {
                 code: DecisionCode::Reused,
                 reuse: None,
+                service_time: None,
                 ..verdict.clone()
             },
             origin: VerdictOrigin {

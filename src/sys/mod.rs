@@ -18,6 +18,12 @@ pub mod signal;
 pub mod socket;
 
 #[cfg(feature = "full")]
+pub mod audit;
+#[cfg(feature = "full")]
+pub mod confine;
+#[cfg(feature = "full")]
+pub mod file_system;
+#[cfg(feature = "full")]
 pub mod host;
 #[cfg(feature = "full")]
 pub mod limits;

@@ -60,7 +60,7 @@ async fn the_service_denies() {
             reason_code: "network".to_owned(),
             rule: "no-push".to_owned(),
             policy_revision: "7".to_owned(),
-            reuse: None,
+            ..v1::Verdict::default()
         }))
         .await;
         let verdict = asked.verdict().await;

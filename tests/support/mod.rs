@@ -158,6 +158,8 @@ impl ShellCommandExecutor for Direct {
                 argv: exec.argv,
                 workdir: exec.workdir,
                 env: exec.env,
+                confinement: None,
+                told_descriptors: Vec::new(),
             })
         })
     }

@@ -57,11 +57,19 @@ impl Drop for Service {
 pub(crate) fn gate(subcommand: &str, shell: Shell, policy: &str, work: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_execgate"));
     command
-        .args([subcommand, "--policy", policy, "--shell"])
+        .args([
+            subcommand,
+            "--policy",
+            policy,
+            "--sandbox",
+            "none",
+            "--shell",
+        ])
         .arg(shell.path())
         .env_clear()
         .env("PATH", "/usr/bin:/bin")
         .env("LC_ALL", "C")
+        .env("EXECGATE_LOG", "warn,execgate::sandbox=error")
         .env("HOME", work)
         .current_dir(work)
         .stdin(Stdio::null())

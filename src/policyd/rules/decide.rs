@@ -41,6 +41,11 @@ pub(super) struct Decide {
 }
 
 impl Decide {
+    /// Where it stands.
+    pub(super) fn place(&self) -> &str {
+        &self.place
+    }
+
     pub(super) fn new(place: String, function: OwnedFrozenValue) -> Result<Self, String> {
         function
             .value()
@@ -71,6 +76,9 @@ impl Decide {
                         .map(|span| span.resolve_span().begin.line + 1)
                         .unwrap_or_default();
                     tracing::error!(
+                        session = facts.session.id,
+                        exec = %facts.id,
+                        gate = %facts.session.gate,
                         program = text::shown(facts.file),
                         line = place,
                         held_back,
@@ -281,6 +289,23 @@ fn exec_value<'v>(heap: Heap<'v>, facts: &ExecFacts<'_>, name: Option<&[u8]>) ->
             ),
         ),
         (
+            "sandbox",
+            heap.alloc(AllocStruct([
+                ("backend", heap.alloc(session.sandbox.as_str())),
+                ("enforcement", heap.alloc(enforcement(session.enforcement))),
+                ("profile", heap.alloc(session.profile.as_str())),
+                (
+                    "not_enforced",
+                    heap.alloc(AllocList(session.not_enforced.iter().map(String::as_str))),
+                ),
+                (
+                    "limits",
+                    heap.alloc(AllocList(session.sandbox_limits.iter().map(String::as_str))),
+                ),
+                ("version", heap.alloc(session.sandbox_version.as_str())),
+            ])),
+        ),
+        (
             "session",
             heap.alloc(AllocStruct([
                 ("id", heap.alloc(session.id.as_str())),
@@ -291,18 +316,19 @@ fn exec_value<'v>(heap: Heap<'v>, facts: &ExecFacts<'_>, name: Option<&[u8]>) ->
                     decoding.list(heap, session.command.iter().map(Vec::as_slice)),
                 ),
                 ("sandbox", heap.alloc(session.sandbox.as_str())),
-                (
-                    "enforcement",
-                    heap.alloc(match session.enforcement {
-                        Enforcement::Full => "full",
-                        Enforcement::Partial => "partial",
-                        Enforcement::None => "none",
-                    }),
-                ),
+                ("enforcement", heap.alloc(enforcement(session.enforcement))),
             ])),
         ),
     ];
     // Comes last: it is known when all has been decoded.
     let exact = ("is_exact", Value::new_bool(decoding.is_exact));
     heap.alloc(AllocStruct(fields.into_iter().chain([exact])))
+}
+
+fn enforcement(enforcement: Enforcement) -> &'static str {
+    match enforcement {
+        Enforcement::Full => "full",
+        Enforcement::Partial => "partial",
+        Enforcement::None => "none",
+    }
 }

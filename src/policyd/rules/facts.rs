@@ -52,6 +52,14 @@ pub struct SessionFacts {
     pub sandbox: String,
     /// How much of the sandbox is in force.
     pub enforcement: Enforcement,
+    /// Name of the sandbox's profile; empty where there is none.
+    pub profile: String,
+    /// What of it isn't in force, in words.
+    pub not_enforced: Vec<String>,
+    /// What enforces it, with its version.
+    pub sandbox_version: String,
+    /// What no version of the backend holds, in words.
+    pub sandbox_limits: Vec<String>,
 }
 
 /// A user of the gate's host.
@@ -78,6 +86,10 @@ impl Default for SessionFacts {
             sandbox: String::new(),
             // What isn't known to be in force isn't.
             enforcement: Enforcement::None,
+            profile: String::new(),
+            not_enforced: Vec::new(),
+            sandbox_version: String::new(),
+            sandbox_limits: Vec::new(),
         }
     }
 }
