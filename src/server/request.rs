@@ -566,7 +566,7 @@ impl<'a> Request<'a> {
         self.shared.policy.observe(SessionEvent::ExecDecided {
             exec: exec.id,
             verdict,
-            environment: escalation.map(|escalation| escalation.difference.clone()),
+            environment: escalation.map(|escalation| Box::new(escalation.difference.clone())),
             waited: self.delivered - self.began,
             decided_in: self.decided_in,
             at: SystemTime::now(),
