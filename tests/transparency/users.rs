@@ -98,7 +98,7 @@ async fn an_ordinary_users_gate_says_what_it_cannot_end_and_ends_the_rest() {
                 .collect();
             for pid in left {
                 // One of them may have ended by itself.
-                let _ = std::process::Command::new("kill")
+                let _ = Command::new("kill")
                     .args(["-KILL", &pid.to_string()])
                     .status();
             }
