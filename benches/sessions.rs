@@ -28,7 +28,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use execgate::link::{LinkOptions, PolicyLink};
 use execgate::model::{
-    DecisionCode, Enforcement, Environment, ExecId, ExecOutcome, InterceptedExec, ProcessIdentity,
+    DecisionCode, Environment, ExecId, ExecOutcome, InterceptedExec, ProcessIdentity,
     SandboxReport, SessionDescription, SessionEvent, SessionId,
 };
 use execgate::server::{EscalationPolicy, SessionContext};

@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use starlark::environment::Module;
@@ -202,6 +203,14 @@ fn finish(
             terms: fallback.terms,
         })
     });
+    let places = rules.iter().map(|rule| rule.opinion.place.clone());
+    let others = decide.iter().map(|decide| decide.place().to_owned());
+    let fallbacks = fallback.iter().map(|opinion| opinion.place.clone());
+    let decided = places
+        .chain(others)
+        .chain(fallbacks)
+        .map(|place| (place, AtomicU64::new(0)))
+        .collect();
     Ok(Rules {
         requests_digests: draft.requests_digests,
         revision,
@@ -209,6 +218,7 @@ fn finish(
         prefixes: PrefixRules::new(rules),
         decide,
         fallback,
+        decided,
     })
 }
 
