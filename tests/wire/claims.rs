@@ -74,6 +74,17 @@ async fn nothing_better_than_the_gates_own_is_granted() {
 }
 
 #[tokio::test]
+async fn who_says_nothing_of_its_file_mode_mask_gets_the_usual_one() {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let message = serde_json::json!({"fds": [1]});
+    escalated("/", "umask", message, &[writer.as_fd()]).await;
+    drop(writer);
+    let mut said = String::new();
+    reader.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "0022\n");
+}
+
+#[tokio::test]
 async fn an_open_directory_is_no_way_to_another_than_was_judged() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path().join("here (deleted)");
