@@ -243,7 +243,7 @@ async fn what_detached_itself_is_asked_to_end_before_it_is_killed() {
     let directory = tempfile::tempdir().unwrap();
     let [ready, asked] = ["ready", "asked"].map(|name| directory.path().join(name));
     let script = format!(
-        "setsid sh -c 'trap \"echo > {}; exit\" TERM; echo > {}; while :; do sleep 0.01; done' \
+        "setsid sh -c 'trap \"echo > {}; exit\" TERM; echo > {}; sleep 1000 & wait' \
          </dev/null >/dev/null 2>&1 &",
         asked.display(),
         ready.display()
