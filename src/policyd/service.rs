@@ -259,7 +259,8 @@ impl Call {
             None => v1::EventAcknowledgement::None,
         };
         let (revision, digest) = {
-            let rules = self.setting.rules.borrow();
+            // What was changed before isn't news to a session that begins now.
+            let rules = self.setting.rules.borrow_and_update();
             let digest = if rules.requests_digests() {
                 v1::ExecutableDigest::Sha256
             } else {
