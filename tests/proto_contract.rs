@@ -14,8 +14,8 @@ use prost_types::{
     FileDescriptorSet, ServiceDescriptorProto,
 };
 
-const PACKAGE: &str = "execgate.policy.v1";
-const SNAPSHOT: &str = "tests/snapshots/execgate.policy.v1.txt";
+/// The packages, and how many files each has. `tests/snapshots/PACKAGE.txt` has what each was.
+const PACKAGES: [(&str, usize); 2] = [("execgate.policy.v1", 3), ("execgate.audit.v1", 2)];
 
 /// Field numbers of `descriptor.proto`, of which paths to comments are made.
 mod path {
@@ -61,11 +61,11 @@ fn the_comment_on_each_oneof_arm_says_who_sends_it() {
 #[test]
 fn files_lie_in_the_directory_of_their_package() {
     let mut faults = Vec::new();
-    let files = files();
-    let directory = PACKAGE.replace('.', "/");
-    for file in &files {
+    for file in PACKAGES.iter().flat_map(|(package, _)| files(package)) {
+        let first = files(file.package())[0];
+        let directory = file.package().replace('.', "/");
         let options = file.options.clone().unwrap_or_default();
-        let first = files[0].options.clone().unwrap_or_default();
+        let first = first.options.clone().unwrap_or_default();
         let name = file.name().strip_prefix(&format!("{directory}/"));
         let stem = name.and_then(|name| name.strip_suffix(".proto"));
         for (holds, fault) in [
@@ -224,7 +224,7 @@ fn each_call_has_a_request_and_a_response_of_its_own() {
                 (method.input_type(), "Request"),
                 (method.output_type(), "Response"),
             ] {
-                if local(message) != format!("{}{role}", method.name()) {
+                if local(element.file, message) != format!("{}{role}", method.name()) {
                     faults.push(format!("{} has the {role} {message}", method.name()));
                 }
                 if !used.insert(message.to_owned()) {
@@ -238,10 +238,17 @@ fn each_call_has_a_request_and_a_response_of_its_own() {
 
 #[test]
 fn nothing_is_removed_renamed_renumbered_or_retyped() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(SNAPSHOT);
-    let snapshot = std::fs::read_to_string(path).expect("the snapshot");
+    for (package, _) in PACKAGES {
+        nothing_is_gone_from(package);
+    }
+}
+
+fn nothing_is_gone_from(package: &str) {
+    let name = format!("tests/snapshots/{package}.txt");
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(&name);
+    let snapshot = std::fs::read_to_string(path).unwrap_or_default();
     let before: BTreeSet<&str> = snapshot.lines().collect();
-    let lines = contract();
+    let lines = contract(package);
     let now: BTreeSet<&str> = lines.iter().map(String::as_str).collect();
 
     let gone: Vec<_> = before
@@ -257,16 +264,19 @@ fn nothing_is_removed_renamed_renumbered_or_retyped() {
     let added: Vec<_> = now.difference(&before).copied().collect();
     assert!(
         added.is_empty(),
-        "proto/ has what {SNAPSHOT} hasn't. Additions are compatible; once you are sure of their \
+        "proto/ has what {name} hasn't. Additions are compatible; once you are sure of their \
          names, numbers and types, add these lines there, in any place:\n{}",
         added.join("\n")
     );
 }
 
 /// The contract, a line for each thing that a peer may rely on.
-fn contract() -> Vec<String> {
+fn contract(package: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for element in elements_with_map_entries() {
+        if element.file.package() != package {
+            continue;
+        }
         let name = &element.name;
         match element.kind {
             Kind::Message(message) => {
@@ -276,7 +286,7 @@ fn contract() -> Vec<String> {
                         "field {name}.{} = {}: {}",
                         field.name(),
                         field.number(),
-                        type_of(message, field)
+                        type_of(element.file, message, field)
                     ));
                 }
             }
@@ -293,12 +303,12 @@ fn contract() -> Vec<String> {
                 for method in &service.method {
                     let stream = |streams| if streams { "stream " } else { "" };
                     lines.push(format!(
-                        "rpc {PACKAGE}.{name}/{}({}{}) returns ({}{})",
+                        "rpc {package}.{name}/{}({}{}) returns ({}{})",
                         method.name(),
                         stream(method.client_streaming()),
-                        local(method.input_type()),
+                        local(element.file, method.input_type()),
                         stream(method.server_streaming()),
-                        local(method.output_type()),
+                        local(element.file, method.output_type()),
                     ));
                 }
             }
@@ -308,7 +318,11 @@ fn contract() -> Vec<String> {
     lines
 }
 
-fn type_of(message: &DescriptorProto, field: &FieldDescriptorProto) -> String {
+fn type_of(
+    file: &FileDescriptorProto,
+    message: &DescriptorProto,
+    field: &FieldDescriptorProto,
+) -> String {
     let mut text = String::new();
     if field.label() == Label::Repeated {
         text.push_str("repeated ");
@@ -317,7 +331,7 @@ fn type_of(message: &DescriptorProto, field: &FieldDescriptorProto) -> String {
         text.push_str("optional ");
     }
     match field.r#type() {
-        Type::Message | Type::Enum => text.push_str(local(field.type_name())),
+        Type::Message | Type::Enum => text.push_str(local(file, field.type_name())),
         other => text.push_str(
             &other
                 .as_str_name()
@@ -398,15 +412,16 @@ impl Element {
     }
 }
 
-fn files() -> Vec<&'static FileDescriptorProto> {
+fn files(package: &str) -> Vec<&'static FileDescriptorProto> {
     static SET: std::sync::OnceLock<FileDescriptorSet> = std::sync::OnceLock::new();
     let set = SET.get_or_init(|| FileDescriptorSet::decode(FILE_DESCRIPTOR_SET).expect("a set"));
     let files: Vec<_> = set
         .file
         .iter()
-        .filter(|file| file.package() == PACKAGE)
+        .filter(|file| file.package() == package)
         .collect();
-    assert_eq!(files.len(), 3);
+    let expected = PACKAGES.iter().find(|(name, _)| *name == package);
+    assert_eq!(Some(files.len()), expected.map(|(_, count)| *count));
     files
 }
 
@@ -424,7 +439,7 @@ fn elements() -> Vec<Element> {
 
 fn elements_with_map_entries() -> Vec<Element> {
     let mut elements = Vec::new();
-    for file in files() {
+    for file in PACKAGES.iter().flat_map(|(package, _)| files(package)) {
         let mut add = |element| elements.push(element);
         for (index, message) in (0..).zip(&file.message_type) {
             message_elements(file, "", message, vec![path::FILE_MESSAGE, index], &mut add);
@@ -534,10 +549,10 @@ fn in_oneof(field: &FieldDescriptorProto) -> bool {
     field.oneof_index.is_some() && !field.proto3_optional()
 }
 
-/// A type's name without this package.
-fn local(name: &str) -> &str {
+/// A type's name without the package of its file.
+fn local<'n>(file: &FileDescriptorProto, name: &'n str) -> &'n str {
     let name = name.trim_start_matches('.');
-    name.strip_prefix(PACKAGE)
+    name.strip_prefix(file.package())
         .map_or(name, |name| name.trim_start_matches('.'))
 }
 

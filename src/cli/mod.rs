@@ -2,13 +2,16 @@
 //!
 //! Not here: anything that another program could want; that is in the other rooms.
 
+mod audit;
 mod doctor;
 mod exec;
 mod executor;
 mod journal;
 mod place;
 mod policy;
+mod service;
 mod startup;
+mod watch;
 
 use std::ffi::c_int;
 use std::io::{self, Write};
@@ -17,7 +20,7 @@ use std::sync::Arc;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::logging;
-use crate::policyd::{audit, check, token};
+use crate::policyd::{check, token};
 use crate::sys::entry::Invocation;
 use crate::sys::signal::SignalWatch;
 use startup::Startup;
@@ -67,8 +70,10 @@ enum Subcommands {
     Shell(exec::ShellArguments),
     /// Say what rules would answer for a command, and why
     Check(check::CheckArgs),
-    /// List what happened in sessions, from the store of a policy service
-    Audit(audit::AuditArgs),
+    /// List what happened in sessions, from the record of a policy service, and prove that it is whole
+    Audit(Box<audit::AuditArguments>),
+    /// Show each exec as it happens, from a policy service
+    Watch(Box<watch::WatchArguments>),
     /// Make a token by which a gate shows a policy service who it is
     Token(token::TokenArgs),
     /// Say what is missing on this machine, and how to get it
@@ -184,10 +189,8 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
             Ok(answer) => Ok(answer.exit_code().into()),
             Err(error) => Err(Failure::new(&error).exiting(error.exit_code().into())),
         },
-        Subcommands::Audit(arguments) => match audit::run(&arguments, &mut io::stdout()) {
-            Ok(()) => Ok(SUCCESS),
-            Err(error) => Err(Failure::new(&error).exiting(error.exit_code().into())),
-        },
+        Subcommands::Audit(arguments) => audit::audit(&arguments),
+        Subcommands::Watch(arguments) => watch::watch(&arguments),
         Subcommands::Token(arguments) => match token::run(&arguments, &mut io::stdout()) {
             Ok(()) => Ok(SUCCESS),
             Err(error) => Err(Failure::new(&error).exiting(1)),

@@ -271,6 +271,10 @@ impl Watcher {
 
     async fn tell(&mut self) -> Result<Gone, Status> {
         let mut connection = None;
+        // Where it begins, to be gone on from after a break.
+        if self.send(self.position, None).await.is_err() {
+            return Ok(Gone);
+        }
         loop {
             let head = self.head.borrow_and_update().position;
             if head <= self.position {
