@@ -92,7 +92,7 @@ const ROOMS: [Room; 14] = [
     },
     Room {
         name: "policyd",
-        rooms: &["model", "sys", "pb", "logging", "transport"],
+        rooms: &["model", "sys", "pb", "logging", "metrics", "transport"],
         crates: Crates::Any,
     },
     Room {

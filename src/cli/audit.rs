@@ -80,7 +80,7 @@ impl RemoteRecord {
 
     fn failed(&self, status: Status) -> AuditError {
         AuditError::Service(format!(
-            "asking the policy service: {}",
+            "asking the policy service {}",
             self.caller.describe(status)
         ))
     }

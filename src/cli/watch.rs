@@ -137,12 +137,12 @@ impl Watcher<'_> {
             );
             let text = self.caller.describe(status);
             if !(self.has_begun && may_pass) {
-                return End::Failed(Failure::saying(format!("watching: {text}")));
+                return End::Failed(Failure::saying(format!("watching {text}")));
             }
             if before != self.start {
                 pause = FIRST_PAUSE;
             }
-            tracing::warn!("watching broke off, and goes on in {pause:?}: {text}");
+            tracing::warn!("watching broke off and goes on in {pause:?}; {text}");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }

@@ -26,7 +26,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-pub use endpoint::{MetricsEndpoint, MetricsError};
+pub use endpoint::{MetricsEndpoint, MetricsError, MetricsText};
 pub use policy::Measured;
 
 use crate::link::PolicyLink;

@@ -35,9 +35,10 @@ use crate::model::{
         \x20 4  deny it"
 )]
 pub struct CheckArgs {
-    /// File of rules to ask.
-    #[arg(long, value_name = "FILE")]
-    pub rules: PathBuf,
+    /// File of rules to ask, or a directory of files whose names end with .rules or .rules.star. May be given
+    /// more than once.
+    #[arg(long, value_name = "PATH", required = true)]
+    pub rules: Vec<PathBuf>,
 
     /// Directory that the command would be started in; this one if not given.
     #[arg(long, value_name = "DIR")]
@@ -171,7 +172,7 @@ fn user(text: &str) -> Result<CheckUser, String> {
 /// # Errors
 /// When there is no answer, or it can't be written.
 pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<CheckAnswer, CheckError> {
-    let rules = Rules::load(&args.rules)?;
+    let rules = Rules::load_all(&args.rules)?;
     let workdir = match &args.workdir {
         Some(workdir) => std::path::absolute(workdir),
         None => std::env::current_dir(),
@@ -279,6 +280,9 @@ fn write_text(
             }
         }
     }
+    if let Some(would) = &ruling.monitored {
+        writeln!(out, "monitored it would be: {}", decision_name(would))?;
+    }
     writeln!(out, "rule      {}", shown(&ruling.rule))?;
     for (what, words) in [("reason", &ruling.reason), ("code", &ruling.reason_code)] {
         if !words.is_empty() {
@@ -375,6 +379,7 @@ fn write_json(
         "argv": facts.argv.iter().map(|word| lossy(word)).collect::<Vec<_>>(),
         "decision": decision,
         "execution": execution,
+        "monitored": ruling.monitored.as_ref().map(decision_name),
         "reason": ruling.reason,
         "reason_code": ruling.reason_code,
         "rule": ruling.rule,

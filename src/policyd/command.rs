@@ -1,8 +1,10 @@
 //! The program `execgate-policyd`: command line, start, stop, exit codes.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
@@ -18,13 +20,15 @@ use super::audit::StoreAudit;
 use super::authenticate::Authentication;
 use super::identity::GateIdentity;
 use super::listen::{self, Doors, Exposure, ListenAddress, ListenError, Missing};
+use super::numbers::ServiceNumbers;
 use super::owners::{self, Owners};
-use super::reload::{Followed, RulesFile, TokensFile};
-use super::rules::RulesError;
+use super::reload::{Followed, RulesFiles, TokensFile};
+use super::rules::{RuleMode, RulesError};
 use super::service::{MAX_MESSAGE_SIZE, RulesService, Setting};
 use super::store::{Retention, Store, StoreError};
 use super::tls::{TlsFiles, WithoutCertificate};
 use crate::logging;
+use crate::metrics::{MetricsEndpoint, MetricsError};
 use crate::pb::audit::audit_service_server::AuditServiceServer;
 use crate::pb::v1::policy_service_server::PolicyServiceServer;
 use crate::sys::{host, limits};
@@ -45,6 +49,9 @@ const MAX_HEADERS: u32 = 16 << 10;
 const MAX_RESET_STREAMS: usize = 64;
 /// The interpreter of rules recurses over nested values.
 const STACK_SIZE: usize = 16 << 20;
+/// The name by which gRPC's health service says whether the rules' files hold what is in force: NOT_SERVING while
+/// they hold what can't be used. The service itself goes on with the last good rules.
+const RULES_HEALTH: &str = "execgate.policyd.rules";
 /// Largest question of an auditor, in bytes.
 const MAX_QUESTION_SIZE: usize = 256 << 10;
 /// Between looks at whether there is something that isn't to be kept.
@@ -97,9 +104,21 @@ const STOPPING_PATIENCE: Duration = Duration::from_secs(8);
         \x20 6  certificates, keys or tokens can't be used"
 )]
 pub struct PolicydArgs {
-    /// File of rules to decide by.
-    #[arg(long, value_name = "FILE", env = "EXECGATE_POLICYD_RULES")]
-    pub rules: PathBuf,
+    /// File of rules to decide by, or a directory of files whose names end with .rules or .rules.star. May be given
+    /// more than once: all rules count, as if they stood in one file.
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "EXECGATE_POLICYD_RULES",
+        value_delimiter = ',',
+        required = true
+    )]
+    pub rules: Vec<PathBuf>,
+
+    /// Act on no rule: each command runs inside its sandbox, and the record says what the rules would have done
+    /// (`execgate audit --verdict monitored`). Single rules do so by mode = "monitor".
+    #[arg(long, env = "EXECGATE_POLICYD_MONITOR")]
+    pub monitor: bool,
 
     /// Where to listen: HOST:PORT (port 0: any that is free), or unix:PATH.
     #[arg(
@@ -191,6 +210,10 @@ pub struct PolicydArgs {
     )]
     pub retain_size: Option<u64>,
 
+    /// Serve numbers for Prometheus at http://ADDRESS:PORT/metrics. Whoever can connect there can read them.
+    #[arg(long, value_name = "ADDRESS:PORT", env = "EXECGATE_POLICYD_METRICS")]
+    pub metrics: Option<SocketAddr>,
+
     /// Allow an address that other hosts can reach without TLS, or without any credential of gates:
     /// whoever reaches it, or stands between, can then read all commands, forge verdicts, or fill the
     /// record with inventions.
@@ -271,6 +294,9 @@ pub enum PolicydError {
     /// The address can't be listened at.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// Numbers can't be served.
+    #[error("--metrics: {0}: {source}", source = std::error::Error::source(.0).map(ToString::to_string).unwrap_or_default())]
+    Metrics(#[from] MetricsError),
     /// Certificates, keys or tokens can't be used.
     #[error(transparent)]
     Credentials(#[from] CredentialError),
@@ -306,7 +332,7 @@ impl PolicydError {
             Self::Log { .. } | Self::TlsOnSocket => 2,
             Self::Rules(_) => 3,
             Self::Store(_) => 4,
-            Self::Listen(_) => 5,
+            Self::Listen(_) | Self::Metrics(_) => 5,
             Self::Credentials(_) => 6,
         }
     }
@@ -367,14 +393,21 @@ pub fn run(args: &PolicydArgs, out: &mut dyn Write) -> Result<(), PolicydError> 
 
 /// What is read from files, and again when they change.
 struct Sources {
-    rules: Followed<RulesFile>,
+    rules: Followed<RulesFiles>,
     tls: Option<Followed<TlsFiles>>,
     tokens: Option<Followed<TokensFile>>,
 }
 
 impl Sources {
     fn load(args: &PolicydArgs) -> Result<Self, PolicydError> {
-        let rules = Followed::load(RulesFile(args.rules.clone()))?;
+        let rules = Followed::load(RulesFiles {
+            paths: args.rules.clone(),
+            mode: if args.monitor {
+                RuleMode::Monitor
+            } else {
+                RuleMode::Enforce
+            },
+        })?;
         let tls = match (&args.tls_cert, &args.tls_key) {
             (Some(_), _) if matches!(args.listen, ListenAddress::Unix(_)) => {
                 return Err(PolicydError::TlsOnSocket);
@@ -466,16 +499,29 @@ async fn serve(
     let revision = in_force.borrow().revision().to_owned();
     let prefix_rules = in_force.borrow().prefix_rule_count();
     let tokens = sources.tokens.as_ref().map(Followed::in_force);
+    let numbers = Arc::new(ServiceNumbers::new(
+        store.clone(),
+        in_force.clone(),
+        sources.rules.fault(),
+    ));
+    if let Some(address) = args.metrics {
+        let endpoint = MetricsEndpoint::bind(address)?;
+        let address = endpoint.address().map_err(PolicydError::Announce)?;
+        tracing::info!(%address, "metrics are served");
+        let numbers = Arc::clone(&numbers);
+        endpoint.serve_text(Arc::new(move || numbers.text()))?;
+    }
     let service = PolicyServiceServer::new(RulesService::new(Setting {
         rules: in_force,
         tokens: tokens.clone(),
         owners: owners(store.as_ref())?,
         store: store.clone(),
+        numbers: Arc::clone(&numbers),
         stopping: stopping.clone(),
     }))
     .max_decoding_message_size(MAX_MESSAGE_SIZE)
     .max_encoding_message_size(MAX_MESSAGE_SIZE);
-    let audit = StoreAudit::new(store.clone(), tokens.clone(), stopping.clone());
+    let audit = StoreAudit::new(store.clone(), tokens.clone(), numbers, stopping.clone());
     let audit = AuditServiceServer::new(audit)
         .max_decoding_message_size(MAX_QUESTION_SIZE)
         .max_encoding_message_size(2 * MAX_MESSAGE_SIZE);
@@ -495,6 +541,20 @@ async fn serve(
     health
         .set_serving::<AuditServiceServer<StoreAudit>>()
         .await;
+    let mut fault = sources.rules.fault();
+    let reporter = health.clone();
+    tokio::spawn(async move {
+        loop {
+            let status = match &*fault.borrow_and_update() {
+                None => ServingStatus::Serving,
+                Some(_) => ServingStatus::NotServing,
+            };
+            reporter.set_service_status(RULES_HEALTH, status).await;
+            if fault.changed().await.is_err() {
+                return;
+            }
+        }
+    });
     let describe = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(crate::pb::FILE_DESCRIPTOR_SET)
@@ -550,6 +610,9 @@ async fn serve(
         .await;
     health
         .set_not_serving::<PolicyServiceServer<RulesService>>()
+        .await;
+    health
+        .set_not_serving::<AuditServiceServer<StoreAudit>>()
         .await;
     stopping.cancel();
     if let Ok(served) = tokio::time::timeout(STOPPING_PATIENCE, &mut serving).await {

@@ -25,6 +25,7 @@ pub mod command;
 mod connection;
 mod identity;
 pub mod listen;
+mod numbers;
 mod owners;
 mod reload;
 mod revision;

@@ -15,7 +15,7 @@
 //! a session is its gate's, and no other's.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -26,6 +26,7 @@ use super::admission::{Admission, Admitted, Bounds, Full};
 use super::authenticate::{Caller, Role, revoked};
 use super::bounds;
 use super::identity::GateIdentity;
+use super::numbers::{Counted, ServiceNumbers};
 use super::owners::Owners;
 use super::rules::{
     ExecFacts, OpinionReuse, OpinionReuseScope, Rules, Ruling, SessionFacts, UserFacts,
@@ -37,7 +38,7 @@ use crate::model::{
     Enforcement, EscalationDecision, EscalationExecution, EscalationPermissions, ExecId,
     NetworkAccess, ProcessIdentity,
 };
-use crate::pb::audit::StoredAnswer;
+use crate::pb::audit::{AnswerMode, StoredAnswer};
 use crate::pb::v1::policy_service_server::PolicyService;
 use crate::pb::v1::session_request::Event;
 use crate::pb::v1::session_response::Answer;
@@ -77,6 +78,7 @@ pub(super) struct Setting {
     pub(super) tokens: Option<watch::Receiver<Arc<Tokens>>>,
     pub(super) store: Option<Store>,
     pub(super) owners: Owners,
+    pub(super) numbers: Arc<ServiceNumbers>,
     pub(super) stopping: CancellationToken,
 }
 
@@ -121,6 +123,7 @@ impl PolicyService for RulesService {
             events: request.into_inner(),
             answers,
             caller,
+            _counted: Counted::in_gauge(&self.setting.numbers.sessions),
             setting: self.setting.clone(),
             _admitted: admitted,
         };
@@ -176,6 +179,7 @@ struct Call {
     answers: mpsc::Sender<Result<v1::SessionResponse, Status>>,
     caller: Caller,
     setting: Setting,
+    _counted: Counted,
     _admitted: Admitted<GateIdentity>,
 }
 
@@ -351,12 +355,12 @@ impl Call {
             // Nobody waits for the verdict any more.
             Some(Event::ExecRequested(_)) if conversation == Conversation::Delivery => Ok(None),
             Some(Event::ExecRequested(exec)) => {
-                let verdict = {
+                let (verdict, stored) = {
                     let rules = Arc::clone(&self.setting.rules.borrow());
-                    verdict(&rules, session, exec)
+                    verdict(&rules, session, exec, &self.setting.numbers)
                 };
-                self.answer(Answer::Verdict(verdict.clone())).await?;
-                Ok(Some(verdict.into()))
+                self.answer(Answer::Verdict(verdict)).await?;
+                Ok(Some(stored))
             }
             Some(Event::SessionStarted(_)) => Err(Status::invalid_argument(
                 "SessionStarted may stand only first in a call",
@@ -485,7 +489,14 @@ fn session_facts(
     })
 }
 
-fn verdict(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> v1::Verdict {
+/// What the gate is told, and what is recorded of it.
+fn verdict(
+    rules: &Rules,
+    session: &SessionFacts,
+    exec: &v1::ExecRequested,
+    numbers: &ServiceNumbers,
+) -> (v1::Verdict, StoredAnswer) {
+    let began = Instant::now();
     let process = exec.process.unwrap_or_default();
     let ruling = rules.evaluate(&ExecFacts {
         id: ExecId(exec.exec_id),
@@ -508,21 +519,34 @@ fn verdict(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> v
             .map(ExecId),
         session,
     });
+    numbers.decided(&ruling.decision, ruling.monitored.as_ref(), began.elapsed());
     let Ruling {
         decision,
         reason_code,
         rule,
         reuse,
+        monitored,
         ..
     } = ruling;
-    v1::Verdict {
+    let verdict = v1::Verdict {
         exec_id: exec.exec_id,
         decision: Some(decision_message(decision)),
         reason_code,
         rule,
         policy_revision: rules.revision().to_owned(),
         reuse: reuse.map(reuse_message),
-    }
+    };
+    let stored = match monitored {
+        None => verdict.clone().into(),
+        Some(would) => StoredAnswer {
+            verdict: Some(v1::Verdict {
+                decision: Some(decision_message(would)),
+                ..verdict.clone()
+            }),
+            mode: AnswerMode::Monitored.into(),
+        },
+    };
+    (verdict, stored)
 }
 
 fn reuse_message(OpinionReuse { valid_for, scope }: OpinionReuse) -> v1::Reuse {
@@ -623,7 +647,16 @@ mod tests {
             file: b"/usr/bin/make"[..].into(),
             ..v1::ExecRequested::default()
         };
-        let verdict = verdict(&rules, &SessionFacts::default(), &exec);
+        let numbers = ServiceNumbers::new(
+            None,
+            watch::Sender::new(Arc::new(Rules::parse("y", String::new()).expect("rules"))).subscribe(),
+            watch::Sender::default().subscribe(),
+        );
+        let (verdict, stored) = verdict(&rules, &SessionFacts::default(), &exec, &numbers);
+        let text = numbers.text().expect("text");
+        let counted = "execgate_policyd_verdicts_total{verdict=\"escalate\",mode=\"enforced\"} 1";
+        assert!(text.contains(counted), "{text}");
+        assert_eq!(stored, verdict.clone().into());
         assert_eq!(
             verdict,
             v1::Verdict {

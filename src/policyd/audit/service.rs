@@ -30,6 +30,7 @@ use crate::pb::audit::{
 use crate::policyd::admission::{Admission, Admitted, Bounds};
 use crate::policyd::authenticate::{Caller, Role};
 use crate::policyd::identity::GateIdentity;
+use crate::policyd::numbers::{Counted, ServiceNumbers};
 use crate::policyd::store::{self, Filter, Link, Store, Want};
 use crate::policyd::throttle::Throttle;
 use crate::policyd::tokens::{TokenDigest, Tokens};
@@ -65,6 +66,7 @@ pub(crate) struct StoreAudit {
     tokens: Option<watch::Receiver<Arc<Tokens>>>,
     watchers: Admission<GateIdentity>,
     readers: Arc<Semaphore>,
+    numbers: Arc<ServiceNumbers>,
     stopping: CancellationToken,
 }
 
@@ -72,6 +74,7 @@ impl StoreAudit {
     pub(crate) fn new(
         store: Option<Store>,
         tokens: Option<watch::Receiver<Arc<Tokens>>>,
+        numbers: Arc<ServiceNumbers>,
         stopping: CancellationToken,
     ) -> Self {
         Self {
@@ -79,6 +82,7 @@ impl StoreAudit {
             tokens,
             watchers: Admission::new(MOST_WATCHERS),
             readers: Arc::new(Semaphore::new(MOST_READERS)),
+            numbers,
             stopping,
         }
     }
@@ -200,6 +204,7 @@ impl AuditService for StoreAudit {
             changes,
             token: caller.token,
             tokens: self.tokens.clone(),
+            _counted: Counted::in_gauge(&self.numbers.watchers),
             _admitted: admitted,
         };
         tokio::spawn(watcher.run(self.stopping.clone()));
@@ -244,6 +249,7 @@ struct Watcher {
     changes: mpsc::Sender<Result<WatchResponse, Status>>,
     token: Option<TokenDigest>,
     tokens: Option<watch::Receiver<Arc<Tokens>>>,
+    _counted: Counted,
     _admitted: Admitted<GateIdentity>,
 }
 

@@ -70,6 +70,18 @@ pub struct Opinion {
     pub reason_code: String,
     /// How the answer may be used again; `None`: not at all.
     pub reuse: Option<OpinionReuse>,
+    /// Whether it is acted on.
+    pub mode: RuleMode,
+}
+
+/// Whether what rules say is acted on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RuleMode {
+    /// It is.
+    #[default]
+    Enforce,
+    /// It is recorded, and the command runs as if it weren't for them.
+    Monitor,
 }
 
 /// How an answer may be used again, in the session that it was given in.
