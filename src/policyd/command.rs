@@ -504,13 +504,17 @@ async fn serve(
         in_force.clone(),
         sources.rules.fault(),
     ));
-    if let Some(address) = args.metrics {
-        let endpoint = MetricsEndpoint::bind(address)?;
-        let address = endpoint.address().map_err(PolicydError::Announce)?;
-        tracing::info!(%address, "metrics are served");
-        let numbers = Arc::clone(&numbers);
-        endpoint.serve_text(Arc::new(move || numbers.text()))?;
-    }
+    let metrics = match args.metrics {
+        None => None,
+        Some(address) => {
+            let endpoint = MetricsEndpoint::bind(address)?;
+            let address = endpoint.address().map_err(PolicydError::Announce)?;
+            tracing::info!(%address, "metrics are served");
+            let numbers = Arc::clone(&numbers);
+            endpoint.serve_text(Arc::new(move || numbers.text()))?;
+            Some(format!("http://{address}/metrics"))
+        }
+    };
     let service = PolicyServiceServer::new(RulesService::new(Setting {
         rules: in_force,
         tokens: tokens.clone(),
@@ -591,7 +595,7 @@ async fn serve(
     };
     sources.follow().map_err(PolicydError::Signals)?;
     tracing::info!(address = %bound, revision, prefix_rules, "listening");
-    announce(args.output, &bound, &revision, out).map_err(PolicydError::Announce)?;
+    announce(args.output, &bound, &revision, metrics, out).map_err(PolicydError::Announce)?;
 
     let bounds = accept::bounds(descriptors);
     let incoming = accept::connections(listener, demands, bounds, stopping.clone());
@@ -649,6 +653,7 @@ fn announce(
     output: StartOutput,
     bound: &ListenAddress,
     revision: &str,
+    metrics: Option<String>,
     out: &mut dyn Write,
 ) -> std::io::Result<()> {
     match output {
@@ -656,7 +661,11 @@ fn announce(
         StartOutput::Json => writeln!(
             out,
             "{}",
-            serde_json::json!({ "listening": bound.to_string(), "rules_revision": revision })
+            serde_json::json!({
+                "listening": bound.to_string(),
+                "rules_revision": revision,
+                "metrics": metrics,
+            })
         )?,
     }
     out.flush()

@@ -10,6 +10,7 @@
 
 mod kills;
 mod lists;
+mod operating;
 mod place;
 mod programs;
 mod watchers;

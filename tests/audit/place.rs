@@ -157,6 +157,11 @@ fn start(directory: &Path, listen: &str, arguments: &[&str]) -> (Child, String) 
         if let Some(address) = line.trim_end().strip_prefix("listening on ") {
             return (child, address.to_owned());
         }
+        if let Ok(said) = serde_json::from_str::<serde_json::Value>(&line) {
+            let text = |name: &str| said[name].as_str().unwrap_or_default().to_owned();
+            std::fs::write(directory.join("metrics"), text("metrics")).expect("a file");
+            return (child, text("listening"));
+        }
         child.wait().expect("ended");
         // Its address may be taken for a moment by the connections of its predecessor.
         assert!(began.elapsed() < PATIENCE, "it doesn't listen");
