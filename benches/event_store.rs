@@ -39,9 +39,14 @@ const SECONDS: u64 = 15;
 const ROUNDS: usize = 3;
 
 fn main() {
-    let arguments: Vec<_> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    let arguments: Vec<_> = std::env::args()
+        .skip(1)
+        .filter(|a| a != "--bench")
+        .collect();
     let mode = arguments.first().map(String::as_str);
-    let events = arguments.get(1).map_or(10_000_000, |n| n.parse().expect("a number"));
+    let events = arguments
+        .get(1)
+        .map_or(10_000_000, |n| n.parse().expect("a number"));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -69,7 +74,11 @@ impl Drop for Policyd {
 
 impl Policyd {
     fn start(directory: &Path, arguments: &[&str]) -> Self {
-        std::fs::write(directory.join("rules"), "prefix_rule([\"git\"], name = \"git\")").unwrap();
+        std::fs::write(
+            directory.join("rules"),
+            "prefix_rule([\"git\"], name = \"git\")",
+        )
+        .unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_execgate-policyd"))
             .args(["--listen", "127.0.0.1:0", "--log", "error", "--rules"])
             .arg(directory.join("rules"))
@@ -78,8 +87,13 @@ impl Policyd {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim_end().strip_prefix("listening on ").expect("an address");
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let address = line
+            .trim_end()
+            .strip_prefix("listening on ")
+            .expect("an address");
         Self {
             address: address.to_owned(),
             child,
@@ -103,7 +117,11 @@ impl Gate {
     async fn start(channel: Channel, session: u128) -> Self {
         let (events, stream) = mpsc::channel(1_024);
         let mut client = PolicyServiceClient::new(channel);
-        let answers = client.session(ReceiverStream::new(stream)).await.unwrap().into_inner();
+        let answers = client
+            .session(ReceiverStream::new(stream))
+            .await
+            .unwrap()
+            .into_inner();
         let mut gate = Self {
             events,
             answers,
@@ -129,7 +147,14 @@ impl Gate {
     }
 
     async fn exec(&mut self, exec_id: u64) -> Duration {
-        let words = ["git", "commit", "-m", "a message of some length", "--author", "somebody"];
+        let words = [
+            "git",
+            "commit",
+            "-m",
+            "a message of some length",
+            "--author",
+            "somebody",
+        ];
         let began = Instant::now();
         self.tell(Event::ExecRequested(v1::ExecRequested {
             exec_id,
@@ -282,12 +307,20 @@ async fn queries(events: u64) {
     let began = Instant::now();
     fill(&data, events);
     let size = std::fs::metadata(data.join("events.sqlite")).unwrap().len() >> 20;
-    println!("queries: {events} events, {size} MiB, made in {:?}", began.elapsed());
+    println!(
+        "queries: {events} events, {size} MiB, made in {:?}",
+        began.elapsed()
+    );
     let tokens = directory.path().join("tokens");
     // SHA-256 of "t".
     let digest = "e3b98a4da31a127d4bde6e43033f66ba274cab0eb7eb1c70ec41402bf6273dd8";
     std::fs::write(&tokens, format!("auditor {digest} auditor\n")).unwrap();
-    let arguments = ["--data", data.to_str().unwrap(), "--tokens", tokens.to_str().unwrap()];
+    let arguments = [
+        "--data",
+        data.to_str().unwrap(),
+        "--tokens",
+        tokens.to_str().unwrap(),
+    ];
     let policyd = Policyd::start(directory.path(), &arguments);
     let mut client =
         AuditServiceClient::new(policyd.channel().await).max_decoding_message_size(32 << 20);
@@ -296,27 +329,99 @@ async fn queries(events: u64) {
     let all = ExecFilter::default;
     for (name, filter) in [
         ("everything", all()),
-        ("denied", ExecFilter { outcome: Outcome::Deny.into(), ..all() }),
-        ("a program", ExecFilter { program: "program-7".to_owned(), ..all() }),
-        ("no such program", ExecFilter { program: "nothing".to_owned(), ..all() }),
-        ("a code, rare", ExecFilter { code: "timed-out".to_owned(), ..all() }),
-        ("a code, of all", ExecFilter { code: "verdict".to_owned(), ..all() }),
-        ("a reason, rare", ExecFilter { code: "rare".to_owned(), ..all() }),
-        ("a gate", ExecFilter { gate: "token:gate-3".to_owned(), ..all() }),
-        ("a session", ExecFilter { session_id_prefix: format!("{:032x}", last / 2 * 7919), ..all() }),
-        ("a label of one", ExecFilter { labels: label("job", (last / 3).to_string()), ..all() }),
-        ("a label of many", ExecFilter { labels: label("team", "team-3".to_owned()), ..all() }),
+        (
+            "denied",
+            ExecFilter {
+                outcome: Outcome::Deny.into(),
+                ..all()
+            },
+        ),
+        (
+            "a program",
+            ExecFilter {
+                program: "program-7".to_owned(),
+                ..all()
+            },
+        ),
+        (
+            "no such program",
+            ExecFilter {
+                program: "nothing".to_owned(),
+                ..all()
+            },
+        ),
+        (
+            "a code, rare",
+            ExecFilter {
+                code: "timed-out".to_owned(),
+                ..all()
+            },
+        ),
+        (
+            "a code, of all",
+            ExecFilter {
+                code: "verdict".to_owned(),
+                ..all()
+            },
+        ),
+        (
+            "a reason, rare",
+            ExecFilter {
+                code: "rare".to_owned(),
+                ..all()
+            },
+        ),
+        (
+            "a gate",
+            ExecFilter {
+                gate: "token:gate-3".to_owned(),
+                ..all()
+            },
+        ),
+        (
+            "a session",
+            ExecFilter {
+                session_id_prefix: format!("{:032x}", last / 2 * 7919),
+                ..all()
+            },
+        ),
+        (
+            "a label of one",
+            ExecFilter {
+                labels: label("job", (last / 3).to_string()),
+                ..all()
+            },
+        ),
+        (
+            "a label of many",
+            ExecFilter {
+                labels: label("team", "team-3".to_owned()),
+                ..all()
+            },
+        ),
         (
             "a label of many and denied",
-            ExecFilter { labels: label("team", "team-3".to_owned()), outcome: Outcome::Deny.into(), ..all() },
+            ExecFilter {
+                labels: label("team", "team-3".to_owned()),
+                outcome: Outcome::Deny.into(),
+                ..all()
+            },
         ),
         (
             "two that exclude each other",
-            ExecFilter { program: "program-7".to_owned(), outcome: Outcome::Escalate.into(), ..all() },
+            ExecFilter {
+                program: "program-7".to_owned(),
+                outcome: Outcome::Escalate.into(),
+                ..all()
+            },
         ),
         (
             "a program, never denied",
-            ExecFilter { program: "program-3".to_owned(), outcome: Outcome::Deny.into(), ..all() },
+            ExecFilter {
+                program: "program-3".to_owned(),
+                outcome: Outcome::Deny.into(),
+                ..all()
+            },
         ),
     ] {
         let (mut first, mut whole, mut pages, mut found) = (Duration::ZERO, Duration::ZERO, 0, 0);
@@ -329,7 +434,9 @@ async fn queries(events: u64) {
                 page_token: token,
                 ..ListRequest::default()
             });
-            request.metadata_mut().insert("authorization", "Bearer t".parse().unwrap());
+            request
+                .metadata_mut()
+                .insert("authorization", "Bearer t".parse().unwrap());
             let page = client.list(request).await.unwrap().into_inner();
             let took = began.elapsed();
             (pages, found, whole) = (pages + 1, found + page.execs.len(), whole + took);

@@ -35,8 +35,7 @@ pub(super) struct AuditArguments {
 }
 
 pub(super) fn audit(arguments: &AuditArguments) -> Result<c_int, Failure> {
-    let failed =
-        |error: AuditError| Failure::new(&error).exiting(error.exit_code().into());
+    let failed = |error: AuditError| Failure::new(&error).exiting(error.exit_code().into());
     let out = &mut io::BufWriter::new(io::stdout());
     let done = match (&arguments.audit.command, arguments.service.caller()?) {
         (None, Some(caller)) => {
@@ -127,8 +126,15 @@ impl Record for RemoteRecord {
         };
         self.runtime.block_on(async {
             let began: Result<_, Status> = async {
-                let asking = self.caller.request(GetHeadRequest {}, Some(PATIENCE)).await?;
-                let head = client(&self.caller).get_head(asking).await?.into_inner().head;
+                let asking = self
+                    .caller
+                    .request(GetHeadRequest {}, Some(PATIENCE))
+                    .await?;
+                let head = client(&self.caller)
+                    .get_head(asking)
+                    .await?
+                    .into_inner()
+                    .head;
                 let asking = self.caller.request(request, None).await?;
                 let changes = client(&self.caller).watch(asking).await?.into_inner();
                 Ok((head.unwrap_or_default().position, changes))
@@ -137,7 +143,10 @@ impl Record for RemoteRecord {
             let (last, mut changes) = began.map_err(|status| self.failed(status))?;
             let mut reached = 0;
             while reached < last {
-                let next = changes.message().await.map_err(|status| self.failed(status))?;
+                let next = changes
+                    .message()
+                    .await
+                    .map_err(|status| self.failed(status))?;
                 let Some(response) = next else {
                     let what = "the policy service ended the list before its end".to_owned();
                     return Err(AuditError::Service(what));

@@ -62,7 +62,9 @@ impl ServiceOptions {
         let Some(name) = named.filter(|name| !name.is_empty()) else {
             return Ok(None);
         };
-        let endpoint: Endpoint = name.parse().map_err(|error| Failure::new(&error).exiting(super::USAGE))?;
+        let endpoint: Endpoint = name
+            .parse()
+            .map_err(|error| Failure::new(&error).exiting(super::USAGE))?;
         let pair = self.service_cert.clone().zip(self.service_key.clone());
         let credentials = LinkCredentials {
             ca: self.service_ca.clone(),

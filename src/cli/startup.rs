@@ -33,7 +33,12 @@ impl Startup {
             environment: invocation
                 .environment()
                 .iter()
-                .filter(|entry| !entry.to_bytes().starts_with(GATES_OWN.as_bytes()))
+                .filter(|entry| {
+                    let entry = entry.to_bytes();
+                    !GATES_OWN
+                        .iter()
+                        .any(|own| entry.starts_with(own.as_bytes()))
+                })
                 .map(owned)
                 .collect(),
             descriptors: descriptor::inheritable()

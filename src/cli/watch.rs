@@ -168,8 +168,7 @@ impl Watcher<'_> {
         loop {
             let next = tokio::time::timeout(SILENCE, changes.message()).await;
             let next = next.map_err(|_| late("nothing was heard from the service any more"))??;
-            let response =
-                next.ok_or_else(|| Status::unavailable("the service ended the call"))?;
+            let response = next.ok_or_else(|| Status::unavailable("the service ended the call"))?;
             let position = response.position;
             if let Err(error) = self.write(response) {
                 return Ok(match error.kind() {

@@ -45,11 +45,15 @@ pub(super) struct Authentication {
 
 impl Authentication {
     fn is(&self, gate: GateIdentity, token: Option<(TokenDigest, Role)>) -> Caller {
-        let is_auditor = self.auditors.contains(&gate)
-            || token.is_some_and(|(_, role)| role == Role::Auditor);
+        let is_auditor =
+            self.auditors.contains(&gate) || token.is_some_and(|(_, role)| role == Role::Auditor);
         Caller {
             gate,
-            role: if is_auditor { Role::Auditor } else { Role::Gate },
+            role: if is_auditor {
+                Role::Auditor
+            } else {
+                Role::Gate
+            },
             token: token.map(|(token, _)| token),
         }
     }

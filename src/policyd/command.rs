@@ -257,7 +257,10 @@ fn retained_size(text: &str) -> Result<u64, String> {
         "TiB" | "T" => 1 << 40,
         _ => return Err("write a number and MiB, GiB or TiB".to_owned()),
     };
-    let size = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    let size = number
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(unit));
     let size = size.ok_or("write a number and MiB, GiB or TiB")?;
     if size < LEAST_SIZE {
         return Err("it is less than 64MiB, which is the least".to_owned());
@@ -542,9 +545,7 @@ async fn serve(
     health
         .set_serving::<PolicyServiceServer<RulesService>>()
         .await;
-    health
-        .set_serving::<AuditServiceServer<StoreAudit>>()
-        .await;
+    health.set_serving::<AuditServiceServer<StoreAudit>>().await;
     let mut fault = sources.rules.fault();
     let reporter = health.clone();
     tokio::spawn(async move {

@@ -45,7 +45,11 @@ struct ByVerdict {
 
 impl ByVerdict {
     fn new(family: &Family<VerdictLabels, Counter>, mode: &'static str) -> Self {
-        let counter = |verdict| family.get_or_create(&VerdictLabels { verdict, mode }).clone();
+        let counter = |verdict| {
+            family
+                .get_or_create(&VerdictLabels { verdict, mode })
+                .clone()
+        };
         Self {
             run: counter("run"),
             escalate: counter("escalate"),
@@ -87,9 +91,21 @@ impl ServiceNumbers {
             Unit::Seconds,
             numbers.0.clone(),
         );
-        registry.register("sessions", "Calls of sessions that are open now", numbers.1.clone());
-        registry.register("watchers", "Calls that watch the record now", numbers.2.clone());
-        registry.register_collector(Box::new(Read { store, rules, fault }));
+        registry.register(
+            "sessions",
+            "Calls of sessions that are open now",
+            numbers.1.clone(),
+        );
+        registry.register(
+            "watchers",
+            "Calls that watch the record now",
+            numbers.2.clone(),
+        );
+        registry.register_collector(Box::new(Read {
+            store,
+            rules,
+            fault,
+        }));
         Self {
             registry,
             enforced: ByVerdict::new(&verdicts, "enforced"),
@@ -191,8 +207,12 @@ impl Collector for Read {
         if let Some(written) = written {
             let counter: ConstCounter<u64> = ConstCounter::new(written);
             let help = "Events written since the start";
-            let metric =
-                encoder.encode_descriptor("store_events_written", help, None, counter.metric_type())?;
+            let metric = encoder.encode_descriptor(
+                "store_events_written",
+                help,
+                None,
+                counter.metric_type(),
+            )?;
             counter.encode(metric)?;
         }
         Ok(())

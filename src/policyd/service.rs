@@ -649,7 +649,8 @@ mod tests {
         };
         let numbers = ServiceNumbers::new(
             None,
-            watch::Sender::new(Arc::new(Rules::parse("y", String::new()).expect("rules"))).subscribe(),
+            watch::Sender::new(Arc::new(Rules::parse("y", String::new()).expect("rules")))
+                .subscribe(),
             watch::Sender::default().subscribe(),
         );
         let (verdict, stored) = verdict(&rules, &SessionFacts::default(), &exec, &numbers);

@@ -138,7 +138,11 @@ impl Tokens {
                 Role::Gate => "",
                 Role::Auditor => " auditor",
             };
-            [&token.digest.0[..], token.owner.as_str().as_bytes(), role.as_bytes()]
+            [
+                &token.digest.0[..],
+                token.owner.as_str().as_bytes(),
+                role.as_bytes(),
+            ]
         }))
     }
 

@@ -9,7 +9,9 @@ async fn what_was_acknowledged_outlives_kills_at_any_moment_and_the_chain_is_who
     let mut place = Place::new();
     let mut acknowledged = Vec::new();
     for round in 0..12_u32 {
-        let sessions: Vec<_> = (0..4).map(|number| format!("{:032x}", round * 4 + number + 1)).collect();
+        let sessions: Vec<_> = (0..4)
+            .map(|number| format!("{:032x}", round * 4 + number + 1))
+            .collect();
         let mut gates = Vec::new();
         for session in &sessions {
             gates.push(place.gate(session).await);

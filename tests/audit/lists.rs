@@ -19,7 +19,11 @@ async fn all(place: &Place, filter: ExecFilter, page_size: u32) -> Vec<Exec> {
             page_token: token,
             view: ExecView::Full.into(),
         };
-        let page = place.auditor().await.list(place.showing("auditor", request)).await;
+        let page = place
+            .auditor()
+            .await
+            .list(place.showing("auditor", request))
+            .await;
         let page = page.expect("a page").into_inner();
         assert!(page.execs.len() <= page_size as usize);
         found.extend(page.execs);
@@ -36,7 +40,11 @@ async fn pages_have_everything_once_whatever_their_size() {
     for size in [1, 7, 33, 1_000] {
         let found = all(&place, ExecFilter::default(), size).await;
         assert_eq!(found.len(), 33, "{size}");
-        assert!(found.windows(2).all(|pair| pair[0].position > pair[1].position));
+        assert!(
+            found
+                .windows(2)
+                .all(|pair| pair[0].position > pair[1].position)
+        );
         assert_eq!(found[0].arguments, [&b"curl"[..], b"elsewhere"]);
         assert_eq!(found[0].gate, "token:gate");
     }
@@ -66,10 +74,22 @@ async fn each_filter_finds_what_fits_and_all_of_them_what_fits_all() {
         (filter(|f| f.code = "timed-out".to_owned()), 0),
         (filter(|f| f.gate = "token:gate".to_owned()), 33),
         (filter(|f| f.gate = "token:another".to_owned()), 0),
-        (filter(|f| f.labels = [("job".to_owned(), "22".to_owned())].into()), 2),
-        (filter(|f| f.labels = [("job".to_owned(), "33".to_owned())].into()), 0),
-        (filter(|f| f.since_time = Some(std::time::SystemTime::now().into())), 0),
-        (filter(|f| f.since_time = Some(prost_types::Timestamp::default())), 33),
+        (
+            filter(|f| f.labels = [("job".to_owned(), "22".to_owned())].into()),
+            2,
+        ),
+        (
+            filter(|f| f.labels = [("job".to_owned(), "33".to_owned())].into()),
+            0,
+        ),
+        (
+            filter(|f| f.since_time = Some(std::time::SystemTime::now().into())),
+            0,
+        ),
+        (
+            filter(|f| f.since_time = Some(prost_types::Timestamp::default())),
+            33,
+        ),
         (
             filter(|f| {
                 f.session_id_prefix = "1".to_owned();
@@ -102,10 +122,17 @@ async fn a_session_is_told_with_its_tree_and_times() {
             page_token: token,
             ..GetSessionRequest::default()
         };
-        let told = place.auditor().await.get_session(place.showing("auditor", request)).await;
+        let told = place
+            .auditor()
+            .await
+            .get_session(place.showing("auditor", request))
+            .await;
         let told = told.expect("a session").into_inner();
         let session = told.session.expect("a session");
-        assert_eq!((&*session.gate, &*session.labels["job"]), ("token:gate", "11"));
+        assert_eq!(
+            (&*session.gate, &*session.labels["job"]),
+            ("token:gate", "11")
+        );
         execs.extend(told.execs);
         token = told.next_page_token;
         if token.is_empty() {
@@ -130,9 +157,18 @@ async fn who_is_no_auditor_gets_nothing_and_an_auditor_no_verdicts() {
     ] {
         let mut auditor = place.auditor().await;
         let refused = [
-            auditor.list(place.showing(name, ListRequest::default())).await.map(drop),
-            auditor.watch(place.showing(name, WatchRequest::default())).await.map(drop),
-            auditor.get_head(place.showing(name, GetHeadRequest {})).await.map(drop),
+            auditor
+                .list(place.showing(name, ListRequest::default()))
+                .await
+                .map(drop),
+            auditor
+                .watch(place.showing(name, WatchRequest::default()))
+                .await
+                .map(drop),
+            auditor
+                .get_head(place.showing(name, GetHeadRequest {}))
+                .await
+                .map(drop),
             auditor
                 .get_session(place.showing(name, GetSessionRequest::default()))
                 .await
@@ -143,7 +179,10 @@ async fn who_is_no_auditor_gets_nothing_and_an_auditor_no_verdicts() {
         }
     }
     let mut policy = v1::policy_service_client::PolicyServiceClient::new(place.channel().await);
-    let asked = place.showing("auditor", tokio_stream::iter([v1::SessionRequest::default()]));
+    let asked = place.showing(
+        "auditor",
+        tokio_stream::iter([v1::SessionRequest::default()]),
+    );
     let refused = policy.session(asked).await.expect_err("refused");
     assert_eq!(refused.code(), Code::PermissionDenied);
 }
@@ -168,14 +207,25 @@ async fn requests_that_make_no_sense_are_refused_with_what_is_wrong() {
         (list(|r| r.page_token = "x".to_owned()), "page_token"),
         (list(|r| r.page_token = "A".repeat(100_000)), "page_token"),
         (list(|r| r.view = 9), "view"),
-        (list(|r| filter(r).session_id_prefix = "x' OR 1".to_owned()), "session_id_prefix"),
-        (list(|r| filter(r).session_id_prefix = "1".repeat(33)), "session_id_prefix"),
+        (
+            list(|r| filter(r).session_id_prefix = "x' OR 1".to_owned()),
+            "session_id_prefix",
+        ),
+        (
+            list(|r| filter(r).session_id_prefix = "1".repeat(33)),
+            "session_id_prefix",
+        ),
         (list(|r| filter(r).gate = "somebody".to_owned()), "gate"),
         (list(|r| filter(r).program = "x".repeat(5_000)), "program"),
         (list(|r| filter(r).code = "a\0b".to_owned()), "code"),
         (list(|r| filter(r).outcome = 77), "outcome"),
         (
-            list(|r| filter(r).since_time = Some(prost_types::Timestamp { seconds: i64::MAX, nanos: 0 })),
+            list(|r| {
+                filter(r).since_time = Some(prost_types::Timestamp {
+                    seconds: i64::MAX,
+                    nanos: 0,
+                })
+            }),
             "since_time",
         ),
         (
@@ -184,20 +234,31 @@ async fn requests_that_make_no_sense_are_refused_with_what_is_wrong() {
         ),
     ] {
         let mut auditor = place.auditor().await;
-        let refused = auditor.list(place.showing("auditor", request)).await.expect_err("refused");
+        let refused = auditor
+            .list(place.showing("auditor", request))
+            .await
+            .expect_err("refused");
         assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
         assert!(refused.message().contains(says), "{refused:?}");
     }
     // A token is of its own request.
     let mut auditor = place.auditor().await;
-    let first = auditor.list(place.showing("auditor", list(|r| r.page_size = 1))).await;
+    let first = auditor
+        .list(place.showing("auditor", list(|r| r.page_size = 1)))
+        .await;
     let token = first.expect("a page").into_inner().next_page_token;
     let mut other = list(|r| filter(r).program = "git".to_owned());
     other.page_token = token;
-    let refused = auditor.list(place.showing("auditor", other)).await.expect_err("refused");
+    let refused = auditor
+        .list(place.showing("auditor", other))
+        .await
+        .expect_err("refused");
     assert!(refused.message().contains("page_token"), "{refused:?}");
 
-    for (id, code) in [("x", Code::InvalidArgument), (&"a".repeat(32), Code::NotFound)] {
+    for (id, code) in [
+        ("x", Code::InvalidArgument),
+        (&"a".repeat(32), Code::NotFound),
+    ] {
         let request = GetSessionRequest {
             session_id: id.to_owned(),
             ..GetSessionRequest::default()
@@ -206,9 +267,18 @@ async fn requests_that_make_no_sense_are_refused_with_what_is_wrong() {
         assert_eq!(refused.expect_err("refused").code(), code);
     }
     for (start, code) in [
-        (watch_request::Start::AfterPosition(u64::MAX), Code::OutOfRange),
-        (watch_request::Start::AfterPosition(1_000_000), Code::OutOfRange),
-        (watch_request::Start::LatestEvents(1_000_000), Code::InvalidArgument),
+        (
+            watch_request::Start::AfterPosition(u64::MAX),
+            Code::OutOfRange,
+        ),
+        (
+            watch_request::Start::AfterPosition(1_000_000),
+            Code::OutOfRange,
+        ),
+        (
+            watch_request::Start::LatestEvents(1_000_000),
+            Code::InvalidArgument,
+        ),
     ] {
         let request = WatchRequest {
             start: Some(start),

@@ -12,7 +12,9 @@ use crate::place::{ONE, PATIENCE, Place};
 /// The numbers as Prometheus reads them.
 fn metrics(place: &Place) -> String {
     let url = std::fs::read_to_string(place.path("metrics")).expect("where they are");
-    let address = url.trim_start_matches("http://").trim_end_matches("/metrics");
+    let address = url
+        .trim_start_matches("http://")
+        .trim_end_matches("/metrics");
     let mut stream = std::net::TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(PATIENCE)).expect("set");
     stream
@@ -25,7 +27,10 @@ fn metrics(place: &Place) -> String {
 }
 
 fn has(text: &str, line: &str) {
-    assert!(text.lines().any(|own| own == line), "no {line:?} in\n{text}");
+    assert!(
+        text.lines().any(|own| own == line),
+        "no {line:?} in\n{text}"
+    );
 }
 
 #[tokio::test]
@@ -33,9 +38,17 @@ async fn monitored_rules_stop_nothing_and_the_record_says_what_they_would_have_d
     let arguments = ["--monitor", "--metrics", "127.0.0.1:0", "--output", "json"];
     let place = Place::with(&arguments);
     let mut gate = place.gate(ONE).await;
-    for (exec, command) in [(1, "git status"), (2, "make"), (3, "curl x"), (4, "unknown")] {
+    for (exec, command) in [
+        (1, "git status"),
+        (2, "make"),
+        (3, "curl x"),
+        (4, "unknown"),
+    ] {
         let verdict = gate.ask(exec, command).await.expect("an answer");
-        assert!(matches!(verdict.decision, Some(Decision::Run(_))), "{verdict:?}");
+        assert!(
+            matches!(verdict.decision, Some(Decision::Run(_))),
+            "{verdict:?}"
+        );
     }
     gate.stored().await;
     let data = place.data();
@@ -44,7 +57,15 @@ async fn monitored_rules_stop_nothing_and_the_record_says_what_they_would_have_d
         assert!(out.contains(would), "{out}");
     }
     assert_eq!(out.lines().count(), 4, "{out}");
-    let json = ["audit", "--data", &data, "--program", "curl", "--output", "json"];
+    let json = [
+        "audit",
+        "--data",
+        &data,
+        "--program",
+        "curl",
+        "--output",
+        "json",
+    ];
     let (_, out, _) = place.execgate(&json);
     let out: serde_json::Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!(out["verdict"], "run");
@@ -60,12 +81,24 @@ async fn monitored_rules_stop_nothing_and_the_record_says_what_they_would_have_d
         ("deny", "enforced", 0),
     ] {
         let name = "execgate_policyd_verdicts_total";
-        has(&text, &format!("{name}{{verdict=\"{verdict}\",mode=\"{mode}\"}} {count}"));
+        has(
+            &text,
+            &format!("{name}{{verdict=\"{verdict}\",mode=\"{mode}\"}} {count}"),
+        );
     }
     has(&text, "execgate_policyd_sessions 1");
     has(&text, "execgate_policyd_store_failing 0");
-    has(&text, &format!("execgate_policyd_store_events_written_total {}", gate.sequence));
-    has(&text, &format!("execgate_policyd_store_head_position {}", gate.sequence));
+    has(
+        &text,
+        &format!(
+            "execgate_policyd_store_events_written_total {}",
+            gate.sequence
+        ),
+    );
+    has(
+        &text,
+        &format!("execgate_policyd_store_head_position {}", gate.sequence),
+    );
 }
 
 #[tokio::test]
@@ -78,9 +111,15 @@ async fn rules_that_can_not_be_used_show_in_metrics_and_health_and_the_last_good
             let request = HealthCheckRequest {
                 service: "execgate.policyd.rules".to_owned(),
             };
-            let checked = health.check(place.showing("gate", request)).await.expect("an answer");
+            let checked = health
+                .check(place.showing("gate", request))
+                .await
+                .expect("an answer");
             if checked.into_inner().status == status {
-                has(&metrics(&place), &format!("execgate_policyd_rules_reload_failed {failed}"));
+                has(
+                    &metrics(&place),
+                    &format!("execgate_policyd_rules_reload_failed {failed}"),
+                );
                 return;
             }
             assert!(began.elapsed() < PATIENCE, "never {status}");
@@ -93,7 +132,10 @@ async fn rules_that_can_not_be_used_show_in_metrics_and_health_and_the_last_good
     wait_for(2, "1").await;
     let mut gate = place.gate(ONE).await;
     let verdict = gate.ask(1, "git status").await.expect("an answer");
-    assert!(matches!(verdict.decision, Some(Decision::Run(_))), "{verdict:?}");
+    assert!(
+        matches!(verdict.decision, Some(Decision::Run(_))),
+        "{verdict:?}"
+    );
     std::fs::write(place.path("rules"), good + "\n").expect("a file");
     wait_for(1, "0").await;
 }
@@ -111,7 +153,9 @@ async fn all_that_was_answered_is_stored_when_it_is_told_to_stop_and_watchers_do
         gate.ask(exec, &command).await.expect("an answer");
     }
     let pid = place.service.id().to_string();
-    let sent = std::process::Command::new("kill").args(["-TERM", &pid]).status();
+    let sent = std::process::Command::new("kill")
+        .args(["-TERM", &pid])
+        .status();
     assert!(sent.expect("kill runs").success());
     // The gate's call ends, and its events are acknowledged before that.
     while gate.ask(1_000, "git status").await.is_some() {}
@@ -128,6 +172,10 @@ async fn all_that_was_answered_is_stored_when_it_is_told_to_stop_and_watchers_do
     drop(stopped);
     let (code, out, errors) = place.execgate(&["audit", "verify", "--data", &place.data()]);
     assert_eq!(code, 0, "{out}{errors}");
-    let events: u64 = out.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
+    let events: u64 = out
+        .split(' ')
+        .next()
+        .and_then(|n| n.parse().ok())
+        .expect("a number");
     assert!(events > 1_500, "{out}");
 }

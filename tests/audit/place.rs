@@ -194,7 +194,9 @@ impl Gate {
             labels: labels.into_iter().collect(),
             ..v1::SessionStarted::default()
         };
-        gate.tell(Event::SessionStarted(started)).await.expect("told");
+        gate.tell(Event::SessionStarted(started))
+            .await
+            .expect("told");
         gate
     }
 
@@ -292,7 +294,9 @@ pub(crate) async fn filled() -> Place {
     let place = Place::new();
     let mut one = place.gate(ONE).await;
     for exec in 1..=30 {
-        one.ask_below(exec, exec / 2, "git status").await.expect("an answer");
+        one.ask_below(exec, exec / 2, "git status")
+            .await
+            .expect("an answer");
     }
     one.ask(31, "curl example").await.expect("an answer");
     one.stored().await;

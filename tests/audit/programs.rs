@@ -41,13 +41,41 @@ async fn what_can_not_be_asked_is_said_with_what_to_do() {
         (&["audit"][..], 2, "--service URL"),
         (&["watch"], 2, "--service"),
         (&["audit", "--service", "ftp://x"], 2, "ftp"),
-        (&["audit", "--service", "http://127.0.0.1:1"], 1, "127.0.0.1"),
-        (&["watch", "--service", "http://127.0.0.1:1"], 1, "127.0.0.1"),
-        (&["watch", "--service", &url, "--after", "99999"], 1, "last event"),
-        (&["watch", "--service", &url, "--verdict", "maybe"], 2, "possible values"),
-        (&["audit", "--service", &url, "--label", "x"], 2, "KEY=VALUE"),
-        (&["audit", "verify", "--data", "/nonexistent"], 2, "no event store"),
-        (&["audit", "verify", "--data", ".", "--anchor", "7"], 2, "POSITION:HASH"),
+        (
+            &["audit", "--service", "http://127.0.0.1:1"],
+            1,
+            "127.0.0.1",
+        ),
+        (
+            &["watch", "--service", "http://127.0.0.1:1"],
+            1,
+            "127.0.0.1",
+        ),
+        (
+            &["watch", "--service", &url, "--after", "99999"],
+            1,
+            "last event",
+        ),
+        (
+            &["watch", "--service", &url, "--verdict", "maybe"],
+            2,
+            "possible values",
+        ),
+        (
+            &["audit", "--service", &url, "--label", "x"],
+            2,
+            "KEY=VALUE",
+        ),
+        (
+            &["audit", "verify", "--data", "/nonexistent"],
+            2,
+            "no event store",
+        ),
+        (
+            &["audit", "verify", "--data", ".", "--anchor", "7"],
+            2,
+            "POSITION:HASH",
+        ),
     ] {
         let (exit, out, errors) = place.execgate(arguments);
         assert_eq!(exit, code, "{arguments:?}: {out}{errors}");
@@ -73,7 +101,10 @@ async fn the_end_of_the_chain_is_noted_and_met_again() {
     gate.ask(77, "make").await.expect("an answer");
     let mut verify = place.command(&["audit", "verify", "--anchor", head.trim()]);
     // A variable of the environment stands beside a subcommand.
-    let done = verify.env("EXECGATE_POLICYD_DATA", &data).output().expect("it runs");
+    let done = verify
+        .env("EXECGATE_POLICYD_DATA", &data)
+        .output()
+        .expect("it runs");
     assert!(done.status.success(), "{done:?}");
     let text = String::from_utf8(done.stdout).expect("text");
     assert!(text.contains("all 1 anchors are met"), "{text}");
@@ -86,7 +117,10 @@ async fn the_end_of_the_chain_is_noted_and_met_again() {
     assert!(errors.contains("position 5"), "{errors}");
     let (code, out, _) = place.execgate(&["audit", "verify", "--data", &data, "--output", "json"]);
     let out: serde_json::Value = serde_json::from_str(&out).expect("JSON");
-    assert_eq!((code, &out["fault"]["position"]), (3, &serde_json::json!(5)));
+    assert_eq!(
+        (code, &out["fault"]["position"]),
+        (3, &serde_json::json!(5))
+    );
 }
 
 /// A program that watches, killed when dropped.
@@ -140,6 +174,9 @@ async fn a_line_for_each_exec_and_none_is_missed_over_a_restart() {
     gate.stored().await;
     let last = std::iter::repeat_with(|| plain.line()).find(|line| line.contains("55555555"));
     let last = last.expect("a line");
-    assert!(last.contains("deny") && last.contains("/usr/bin/curl again"), "{last}");
+    assert!(
+        last.contains("deny") && last.contains("/usr/bin/curl again"),
+        "{last}"
+    );
     assert!(last.contains("token:gate"), "{last}");
 }

@@ -34,7 +34,9 @@ async fn next(changes: &mut Streaming<WatchResponse>) -> (u64, ExecChange, Strin
             }
         }
     };
-    tokio::time::timeout(PATIENCE, next).await.expect("a change")
+    tokio::time::timeout(PATIENCE, next)
+        .await
+        .expect("a change")
 }
 
 #[tokio::test]
@@ -46,7 +48,10 @@ async fn a_watcher_sees_what_is_on_record_and_then_what_happens_in_order_and_onc
     for _ in 0..3 * 31 + 2 * 2 {
         seen.push(next(&mut changes).await);
     }
-    assert!(seen.windows(2).all(|pair| pair[0].0 < pair[1].0), "{seen:?}");
+    assert!(
+        seen.windows(2).all(|pair| pair[0].0 < pair[1].0),
+        "{seen:?}"
+    );
     // A second one goes on where the first was, in the midst of it.
     let mut again = watch(&place, after(seen[40].0)).await;
     for expected in &seen[41..] {
@@ -56,7 +61,11 @@ async fn a_watcher_sees_what_is_on_record_and_then_what_happens_in_order_and_onc
     let mut gate = place.gate("33333333333333333333333333333333").await;
     gate.ask(1, "make").await.expect("an answer");
     for changes in [&mut changes, &mut again, &mut live] {
-        for expected in [ExecChange::Requested, ExecChange::Decided, ExecChange::Finished] {
+        for expected in [
+            ExecChange::Requested,
+            ExecChange::Decided,
+            ExecChange::Finished,
+        ] {
             let (_, change, session, exec) = next(changes).await;
             assert_eq!((change, &session[..2], exec), (expected, "33", 1));
         }
@@ -90,7 +99,9 @@ async fn a_filter_lets_through_what_fits_and_the_position_moves_on() {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, moved).await.expect("a position");
+    tokio::time::timeout(PATIENCE, moved)
+        .await
+        .expect("a position");
 }
 
 #[tokio::test]

@@ -131,4 +131,3 @@ fn insert_words(object: &mut Map<String, Value>, name: &str, words: &[prost::byt
     }
     object.insert(name.to_owned(), json!(texts));
 }
-

@@ -211,7 +211,9 @@ pub enum AuditError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Neither a store nor a service is named.
-    #[error("nothing to read from: give the store's directory (--data DIR), or a policy service (--service URL)")]
+    #[error(
+        "nothing to read from: give the store's directory (--data DIR), or a policy service (--service URL)"
+    )]
     NoSource,
     /// The request makes no sense, or the store can't be read.
     #[error(transparent)]
@@ -292,7 +294,6 @@ impl Since {
         }
     }
 }
-
 
 fn label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
@@ -453,7 +454,9 @@ pub fn list(
 ) -> Result<(), AuditError> {
     let filter = args.filter.filter(args.since);
     if args.export {
-        record.export(&filter, &mut |exec| Ok(writeln!(out, "{}", json_line(exec))?))?;
+        record.export(&filter, &mut |exec| {
+            Ok(writeln!(out, "{}", json_line(exec))?)
+        })?;
         return Ok(out.flush()?);
     }
     let view = match args.output {
@@ -463,7 +466,10 @@ pub fn list(
     let mut entries: Vec<Exec> = Vec::new();
     let mut token = String::new();
     loop {
-        let left = args.limit - u32::try_from(entries.len()).unwrap_or(u32::MAX).min(args.limit);
+        let left = args.limit
+            - u32::try_from(entries.len())
+                .unwrap_or(u32::MAX)
+                .min(args.limit);
         let page = record.list(&ListRequest {
             filter: Some(filter.clone()),
             page_size: left.min(PAGE),

@@ -63,8 +63,14 @@ pub(super) fn filter(asked: Option<&ExecFilter>) -> Result<Filter, RequestError>
         return invalid(format!("filter.labels has more than {MOST_LABELS} labels"));
     }
     let is_long = |text: &String| text.len() > MOST_TEXT;
-    if asked.labels.iter().any(|(key, value)| is_long(key) || is_long(value)) {
-        return invalid(format!("filter.labels holds more than {MOST_TEXT} bytes in one text"));
+    if asked
+        .labels
+        .iter()
+        .any(|(key, value)| is_long(key) || is_long(value))
+    {
+        return invalid(format!(
+            "filter.labels holds more than {MOST_TEXT} bytes in one text"
+        ));
     }
     let set = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let session = match set(&asked.session_id_prefix) {
@@ -112,7 +118,8 @@ pub(super) fn filter(asked: Option<&ExecFilter>) -> Result<Filter, RequestError>
 }
 
 fn session_id(text: &str, field: &str, least: usize) -> Result<String, RequestError> {
-    let is_id = (least..=32).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_id =
+        (least..=32).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_id {
         Ok(text.to_ascii_lowercase())
     } else {
@@ -215,7 +222,10 @@ pub(super) fn list(
     let page = store::page(connection, &filter, below, want)?;
     Ok(ListResponse {
         execs: page.execs,
-        next_page_token: page.next.map(|next| token(subject, next)).unwrap_or_default(),
+        next_page_token: page
+            .next
+            .map(|next| token(subject, next))
+            .unwrap_or_default(),
     })
 }
 
@@ -240,7 +250,10 @@ pub(super) fn get_session(
     Ok(GetSessionResponse {
         session: Some(session),
         execs: page.execs,
-        next_page_token: page.next.map(|next| token(subject, next)).unwrap_or_default(),
+        next_page_token: page
+            .next
+            .map(|next| token(subject, next))
+            .unwrap_or_default(),
     })
 }
 

@@ -226,8 +226,10 @@ impl AuditService for StoreAudit {
     ) -> Result<Response<GetSessionResponse>, Status> {
         let (_, store) = self.admit(&request)?;
         let asked = request.into_inner();
-        self.ask(store, move |connection| request::get_session(connection, &asked))
-            .await
+        self.ask(store, move |connection| {
+            request::get_session(connection, &asked)
+        })
+        .await
     }
 
     async fn get_head(
@@ -287,7 +289,9 @@ impl Watcher {
                 let moved = tokio::time::timeout(HEARTBEAT, self.head.changed()).await;
                 match moved {
                     Ok(Ok(())) => {}
-                    Ok(Err(_)) => return Err(Status::unavailable("the policy service is stopping")),
+                    Ok(Err(_)) => {
+                        return Err(Status::unavailable("the policy service is stopping"));
+                    }
                     Err(_) => {
                         if self.send(self.position, None).await.is_err() {
                             return Ok(Gone);
@@ -338,7 +342,11 @@ impl Watcher {
         }
     }
 
-    async fn send(&self, position: i64, update: Option<watch_response::Update>) -> Result<(), Gone> {
+    async fn send(
+        &self,
+        position: i64,
+        update: Option<watch_response::Update>,
+    ) -> Result<(), Gone> {
         let response = response(position, update);
         self.changes.send(Ok(response)).await.map_err(|_| Gone)
     }

@@ -17,7 +17,11 @@ pub(super) fn is_monitored(exec: &Exec) -> bool {
 
 /// A gate's name; empty where it has shown nothing.
 fn gate_name(gate: &str) -> &str {
-    if gate == GateIdentity::ANONYMOUS { "" } else { gate }
+    if gate == GateIdentity::ANONYMOUS {
+        ""
+    } else {
+        gate
+    }
 }
 
 /// What was decided, and why if not by a verdict; with `?` while the gate hasn't said what it did.
@@ -75,7 +79,10 @@ pub(crate) fn command(exec: &Exec) -> String {
     } else {
         &exec.command_line
     };
-    let status = exec.ending.as_ref().and_then(|ending| ending.status.as_ref());
+    let status = exec
+        .ending
+        .as_ref()
+        .and_then(|ending| ending.status.as_ref());
     match status {
         Some(ending::Status::StartError(error)) => format!("{command}  [{error}]"),
         _ => command.to_owned(),
@@ -92,7 +99,10 @@ fn cells(exec: &Exec) -> [String; 9] {
         exec.exec_id.to_string(),
         shown(&verdict(exec)),
         shown(&status(exec)),
-        elapsed.map_or_else(|| "-".to_owned(), |elapsed| short_duration(nanoseconds(&elapsed))),
+        elapsed.map_or_else(
+            || "-".to_owned(),
+            |elapsed| short_duration(nanoseconds(&elapsed)),
+        ),
         shown(&command(exec)),
         shown(rule(exec)),
     ]
@@ -153,7 +163,11 @@ impl Layout {
     }
 }
 
-pub(super) fn write_table(entries: &[Exec], layout: &Layout, out: &mut dyn Write) -> std::io::Result<()> {
+pub(super) fn write_table(
+    entries: &[Exec],
+    layout: &Layout,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
     let rows: Vec<_> = entries.iter().map(cells).collect();
     write_rows(&rows, layout, out)
 }
@@ -375,7 +389,6 @@ pub(super) fn short_duration(nanoseconds: i64) -> String {
         format!("{}h{:02}m", seconds / 3_600, seconds % 3_600 / 60)
     }
 }
-
 
 pub(super) fn nanoseconds(duration: &prost_types::Duration) -> i64 {
     duration

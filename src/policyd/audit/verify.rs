@@ -41,9 +41,9 @@ pub(super) fn verify(args: &VerifyArgs, out: &mut dyn Write) -> Result<(), Audit
     out.flush()?;
     match found.verified {
         Verified::Intact => Ok(()),
-        Verified::Broken { position, what } => {
-            Err(AuditError::NotVerified(format!("position {position}: {what}")))
-        }
+        Verified::Broken { position, what } => Err(AuditError::NotVerified(format!(
+            "position {position}: {what}"
+        ))),
         Verified::Elsewhere { anchor, what } => {
             Err(AuditError::NotVerified(format!("anchor {anchor}: {what}")))
         }

@@ -80,7 +80,11 @@ impl Rules {
             [(_, content)] => revision([content]),
             // Where one ends and the next begins makes a difference.
             contents => revision(contents.iter().flat_map(|(file, content)| {
-                [file.clone(), format!("\n{}\n", content.len()), content.clone()]
+                [
+                    file.clone(),
+                    format!("\n{}\n", content.len()),
+                    content.clone(),
+                ]
             })),
         };
         let mut loaded = Vec::with_capacity(contents.len());
@@ -256,14 +260,23 @@ fn finish(revision: String, loaded: Vec<Loaded>) -> Result<Rules, RulesError> {
             fallback = Some((file.clone(), own));
         }
         decides.extend(loaded.decide);
-        drafts.extend(loaded.draft.rules.into_iter().map(|draft| (file.clone(), draft)));
+        drafts.extend(
+            loaded
+                .draft
+                .rules
+                .into_iter()
+                .map(|draft| (file.clone(), draft)),
+        );
     }
     let mut rules = Vec::with_capacity(drafts.len());
     let mut places = Vec::with_capacity(drafts.len());
     for (file, draft) in drafts {
         let place = draft.place;
         if rules.len() == language::MAX_RULES {
-            let what = format!("the files have more than {} rules together", language::MAX_RULES);
+            let what = format!(
+                "the files have more than {} rules together",
+                language::MAX_RULES
+            );
             return Err(invalid_at(&file, place)(what));
         }
         let (rule, matching, not_matching) = prefix_rule(&file, draft);
@@ -301,11 +314,7 @@ fn finish(revision: String, loaded: Vec<Loaded>) -> Result<Rules, RulesError> {
 }
 
 /// An answer that holds for a whole prefix must be the answer to whatever begins with it.
-fn check_reuse(
-    rule: &PrefixRule,
-    rules: &[PrefixRule],
-    decides: &[Decide],
-) -> Result<(), String> {
+fn check_reuse(rule: &PrefixRule, rules: &[PrefixRule], decides: &[Decide]) -> Result<(), String> {
     let is_for_prefix = rule
         .opinion
         .reuse

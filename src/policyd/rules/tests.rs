@@ -769,7 +769,10 @@ fallback("deny")
     assert_eq!(ruled(&rules, "/usr/bin/ls").monitored, None);
     let dd = ruled(&rules, "/usr/bin/dd");
     assert_eq!(dd.decision, EscalationDecision::Run);
-    assert!(matches!(dd.monitored, Some(EscalationDecision::Escalate(_))));
+    assert!(matches!(
+        dd.monitored,
+        Some(EscalationDecision::Escalate(_))
+    ));
     assert!(denies(&ruled(&rules, "/usr/bin/no").decision));
 
     let rules = rules.in_mode(RuleMode::Monitor);
@@ -779,7 +782,12 @@ fallback("deny")
         assert!(ruling.monitored.as_ref().is_some_and(denies), "{file}");
     }
     let error = Rules::parse("x.rules", "prefix_rule([\"a\"], mode = \"off\")".to_owned());
-    assert!(error.expect_err("refused").to_string().contains("x.rules:1:"));
+    assert!(
+        error
+            .expect_err("refused")
+            .to_string()
+            .contains("x.rules:1:")
+    );
 }
 
 #[test]
@@ -791,10 +799,22 @@ fn files_of_a_directory_and_others_are_one_policy() {
     let load = || Rules::load_all(&[directory.path()]);
     let error = load().expect_err("nothing there");
     assert!(matches!(error, RulesError::NoFiles { .. }), "{error}");
-    write("10-base.rules", "prefix_rule([\"git\"])\nhost_executable(\"tool\", [\"/opt/tool\"])");
-    write("20-more.rules.star", "prefix_rule([\"git\"], \"deny\", name = \"none\")");
-    write("30-tool.rules", "prefix_rule([\"tool\"])\ndef decide(exec):\n    return \"deny\" if exec.name == \"a\" else None");
-    write("40-more.rules", "def decide(exec):\n    return \"run\" if exec.name == \"b\" else None");
+    write(
+        "10-base.rules",
+        "prefix_rule([\"git\"])\nhost_executable(\"tool\", [\"/opt/tool\"])",
+    );
+    write(
+        "20-more.rules.star",
+        "prefix_rule([\"git\"], \"deny\", name = \"none\")",
+    );
+    write(
+        "30-tool.rules",
+        "prefix_rule([\"tool\"])\ndef decide(exec):\n    return \"deny\" if exec.name == \"a\" else None",
+    );
+    write(
+        "40-more.rules",
+        "def decide(exec):\n    return \"run\" if exec.name == \"b\" else None",
+    );
     write(".hidden.rules", "not rules");
     write("README.md", "not rules");
     let rules = load().expect("rules");
@@ -803,17 +823,31 @@ fn files_of_a_directory_and_others_are_one_policy() {
     assert_eq!(ruled(&rules, "/opt/tool").decision, EscalationDecision::Run);
     assert!(denies(&ruled(&rules, "/usr/bin/tool").decision));
     assert_eq!(ruled(&rules, "/usr/bin/a").rule, "decide");
-    assert_eq!(ruled(&rules, "/usr/bin/b").decision, EscalationDecision::Run);
+    assert_eq!(
+        ruled(&rules, "/usr/bin/b").decision,
+        EscalationDecision::Run
+    );
     let before = rules.revision().to_owned();
 
     write("50-last.rules", "fallback(\"run\")");
     let rules = load().expect("rules");
     assert_ne!(rules.revision(), before);
-    assert_eq!(ruled(&rules, "/usr/bin/x").decision, EscalationDecision::Run);
+    assert_eq!(
+        ruled(&rules, "/usr/bin/x").decision,
+        EscalationDecision::Run
+    );
 
     for (name, text, says) in [
-        ("60-x.rules", "fallback(\"deny\")", "50-last.rules:1 already"),
-        ("60-x.rules", "host_executable(\"tool\", [\"/usr/bin/tool\"])", "10-base.rules does"),
+        (
+            "60-x.rules",
+            "fallback(\"deny\")",
+            "50-last.rules:1 already",
+        ),
+        (
+            "60-x.rules",
+            "host_executable(\"tool\", [\"/usr/bin/tool\"])",
+            "10-base.rules does",
+        ),
         ("60-x.rules", "\nprefix_rule(", "60-x.rules:2"),
         (
             "60-x.rules",

@@ -84,7 +84,9 @@ impl Link {
         };
         let (position, digits) = text.split_once(':').ok_or_else(wrong)?;
         let position = position.parse().map_err(|_| wrong())?;
-        if position < 0 || digits.len() != 64 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+        if position < 0
+            || digits.len() != 64
+            || !digits.bytes().all(|byte| byte.is_ascii_hexdigit())
         {
             return Err(wrong());
         }

@@ -66,7 +66,9 @@ fn what_nobody_touched_is_intact_and_comes_by_its_anchors() {
     assert_eq!((found.events, found.head.position), (86, 86));
     assert_eq!(found.start, Link::BEGINNING);
     let earlier = database(directory.path())
-        .query_row("SELECT hash FROM events WHERE position = 40", [], |row| row.get(0))
+        .query_row("SELECT hash FROM events WHERE position = 40", [], |row| {
+            row.get(0)
+        })
         .expect("a hash");
     let earlier = Link {
         position: 40,
@@ -88,15 +90,42 @@ fn what_nobody_touched_is_intact_and_comes_by_its_anchors() {
 #[test]
 fn whatever_is_changed_removed_or_added_shows_with_its_place() {
     for (change, place) in [
-        ("UPDATE events SET payload = x'00' WHERE position = 7", Some(7)),
-        ("UPDATE events SET answer = NULL WHERE position = 8", Some(8)),
-        ("UPDATE events SET gate = 'token:b' WHERE position = 1", Some(1)),
-        ("UPDATE events SET received_ns = received_ns + 1 WHERE position = 9", Some(9)),
-        ("UPDATE events SET exec_id = 6 WHERE position = 10", Some(10)),
-        ("UPDATE events SET session_id = 'x' WHERE position = 11", Some(11)),
-        ("UPDATE events SET hash = zeroblob(32) WHERE position = 12", Some(12)),
-        ("UPDATE events SET payload = 'text' WHERE position = 13", Some(13)),
-        ("UPDATE events SET hash = x'00' WHERE position = 14", Some(14)),
+        (
+            "UPDATE events SET payload = x'00' WHERE position = 7",
+            Some(7),
+        ),
+        (
+            "UPDATE events SET answer = NULL WHERE position = 8",
+            Some(8),
+        ),
+        (
+            "UPDATE events SET gate = 'token:b' WHERE position = 1",
+            Some(1),
+        ),
+        (
+            "UPDATE events SET received_ns = received_ns + 1 WHERE position = 9",
+            Some(9),
+        ),
+        (
+            "UPDATE events SET exec_id = 6 WHERE position = 10",
+            Some(10),
+        ),
+        (
+            "UPDATE events SET session_id = 'x' WHERE position = 11",
+            Some(11),
+        ),
+        (
+            "UPDATE events SET hash = zeroblob(32) WHERE position = 12",
+            Some(12),
+        ),
+        (
+            "UPDATE events SET payload = 'text' WHERE position = 13",
+            Some(13),
+        ),
+        (
+            "UPDATE events SET hash = x'00' WHERE position = 14",
+            Some(14),
+        ),
         ("DELETE FROM events WHERE position = 20", Some(20)),
         ("DELETE FROM events WHERE position <= 20", Some(1)),
         (
@@ -114,9 +143,15 @@ fn whatever_is_changed_removed_or_added_shows_with_its_place() {
              FROM events WHERE position = 5",
             Some(87),
         ),
-        ("UPDATE execs SET command_line = 'ls' WHERE exec_id = 3", None),
+        (
+            "UPDATE execs SET command_line = 'ls' WHERE exec_id = 3",
+            None,
+        ),
         ("UPDATE execs SET action = 'run' WHERE exec_id = 3", None),
-        ("UPDATE execs SET answer_rule = 'another' WHERE exec_id = 3", None),
+        (
+            "UPDATE execs SET answer_rule = 'another' WHERE exec_id = 3",
+            None,
+        ),
         ("DELETE FROM execs WHERE exec_id = 3", None),
         (
             "INSERT INTO execs (session_id, exec_id, received_ns, program, position)
@@ -125,7 +160,10 @@ fn whatever_is_changed_removed_or_added_shows_with_its_place() {
         ),
         ("UPDATE sessions SET user_name = 'root'", None),
         ("DELETE FROM sessions", None),
-        ("INSERT INTO sessions (session_id, received_ns, calls, labels) VALUES ('x', 1, 1, '{}')", None),
+        (
+            "INSERT INTO sessions (session_id, received_ns, calls, labels) VALUES ('x', 1, 1, '{}')",
+            None,
+        ),
         ("UPDATE session_labels SET value = '43'", None),
     ] {
         let directory = filled();
@@ -188,7 +226,10 @@ fn what_is_removed_for_its_age_leaves_a_chain_that_is_still_proven() {
     let store = Store::open(directory.path()).expect("a store");
     session(&store, ONE, 1);
     store.close();
-    assert_eq!(verified(directory.path(), &[found.head]).verified, Verified::Intact);
+    assert_eq!(
+        verified(directory.path(), &[found.head]).verified,
+        Verified::Intact
+    );
     database(directory.path())
         .execute_batch(
             "DELETE FROM chain_start;
@@ -197,7 +238,10 @@ fn what_is_removed_for_its_age_leaves_a_chain_that_is_still_proven() {
         )
         .expect("removed");
     let found = verified(directory.path(), &[]);
-    assert!(matches!(found.verified, Verified::Broken { position: 71, .. }));
+    assert!(matches!(
+        found.verified,
+        Verified::Broken { position: 71, .. }
+    ));
 }
 
 #[test]

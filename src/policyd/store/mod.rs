@@ -40,8 +40,8 @@ pub use error::StoreError;
 pub(crate) use query::{Arguments, Filter, Want, changes, page, session};
 pub use retention::Retention;
 use schema::Written;
-pub use verify::{Verification, Verified, verify};
 pub use schema::open_for_reading;
+pub use verify::{Verification, Verified, verify};
 
 use crate::pb::audit::{AnswerMode, StoredAnswer};
 use crate::pb::v1;
@@ -557,7 +557,9 @@ impl Writer {
 
     /// Removes some of what isn't kept.
     fn prune(&mut self) {
-        let pruned = self.retention.prune(&mut self.connection, SystemTime::now());
+        let pruned = self
+            .retention
+            .prune(&mut self.connection, SystemTime::now());
         match pruned {
             Ok(pruned) => self.is_pruning = pruned == Pruned::More,
             Err(error) => {

@@ -207,10 +207,7 @@ impl Filter {
                 .collect()
         } else if self.session.as_ref().is_some_and(|id| id.len() == 32) {
             let session = self.session.clone().unwrap_or_default();
-            vec![Condition::new(
-                "x.session_id = ?",
-                [Value::Text(session)],
-            )]
+            vec![Condition::new("x.session_id = ?", [Value::Text(session)])]
         } else if conditions.is_empty() || self.session.is_some() {
             vec![Condition::new("1", [])]
         } else {
@@ -400,14 +397,20 @@ pub(crate) fn changes(
     let mut found = Changes {
         removed: (after < start).then_some(start),
         // Positions have no holes.
-        through: from.saturating_add(MOST_CHANGES_SCANNED).min(head).max(from),
+        through: from
+            .saturating_add(MOST_CHANGES_SCANNED)
+            .min(head)
+            .max(from),
         changes: Vec::new(),
     };
     let all: Vec<_> = filter
         .conditions()
         .into_iter()
         .map(|alternatives| {
-            let texts: Vec<_> = alternatives.iter().map(|c| format!("({})", c.text)).collect();
+            let texts: Vec<_> = alternatives
+                .iter()
+                .map(|c| format!("({})", c.text))
+                .collect();
             let values = alternatives.into_iter().flat_map(|c| c.values);
             Condition::new(format!("({})", texts.join(" OR ")), values)
         })

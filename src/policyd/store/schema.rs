@@ -449,7 +449,14 @@ pub(super) fn write(
         };
         again.append(transaction, head)?;
     }
-    tables(transaction, head.position, row, time, received, Repeat::of(is_repeat))?;
+    tables(
+        transaction,
+        head.position,
+        row,
+        time,
+        received,
+        Repeat::of(is_repeat),
+    )?;
     Ok(Written::Done)
 }
 

@@ -86,7 +86,14 @@ pub(super) fn upgrade(transaction: &Transaction<'_>, version: i64) -> rusqlite::
             answer: answer.as_ref(),
             received: std::time::SystemTime::UNIX_EPOCH,
         };
-        schema::tables(transaction, head.position, &event, time, received, Repeat::No)?;
+        schema::tables(
+            transaction,
+            head.position,
+            &event,
+            time,
+            received,
+            Repeat::No,
+        )?;
     }
     drop(rows);
     drop(events);
@@ -106,7 +113,10 @@ fn earlier_answer(
              FROM earlier_execs WHERE session_id = ?1 AND exec_id = ?2 AND answers > 0",
         )?
         .query_row((session, exec_id), |row| {
-            let text = |column| { let text: Option<String> = row.get(column)?; Ok::<_, rusqlite::Error>(text.unwrap_or_default()) };
+            let text = |column| {
+                let text: Option<String> = row.get(column)?;
+                Ok::<_, rusqlite::Error>(text.unwrap_or_default())
+            };
             let decision = match text(0)?.as_str() {
                 "run" => Some(Decision::Run(v1::Run {})),
                 "escalate" => Some(Decision::Escalate(v1::Escalate::default())),

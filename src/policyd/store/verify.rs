@@ -122,7 +122,8 @@ fn examine(connection: &Connection, anchors: &[Link]) -> rusqlite::Result<Verifi
         "SELECT {} FROM store.events ORDER BY position",
         Entry::COLUMNS
     ))?;
-    let mut gate_of = transaction.prepare("SELECT gate FROM store.sessions WHERE session_id = ?1")?;
+    let mut gate_of =
+        transaction.prepare("SELECT gate FROM store.sessions WHERE session_id = ?1")?;
     let mut rows = statement.query([])?;
     while walk.broken.is_none()
         && let Some(row) = rows.next()?
@@ -137,7 +138,9 @@ fn examine(connection: &Connection, anchors: &[Link]) -> rusqlite::Result<Verifi
             let gate = known.or_insert_with(|| {
                 let is_beginning = entry.kind == "session-started";
                 (!is_beginning)
-                    .then(|| gate_of.query_row([entry.session], |row| row.get::<_, Option<String>>(0)))
+                    .then(|| {
+                        gate_of.query_row([entry.session], |row| row.get::<_, Option<String>>(0))
+                    })
                     .and_then(|read| read.ok().flatten())
                     .map(GateIdentity::from)
             });
@@ -156,7 +159,14 @@ fn examine(connection: &Connection, anchors: &[Link]) -> rusqlite::Result<Verifi
                 received: std::time::SystemTime::UNIX_EPOCH,
             };
             let (time, received) = (entry.time, entry.received);
-            schema::tables(&transaction, stored.position, &event, time, received, Repeat::No)
+            schema::tables(
+                &transaction,
+                stored.position,
+                &event,
+                time,
+                received,
+                Repeat::No,
+            )
         });
         match looked {
             Ok(written) => written?,
@@ -247,8 +257,7 @@ impl<'a> Walk<'a> {
             return;
         }
         if stored.hash != link.hash {
-            let what =
-                "the event isn't what was stored: it was changed, put there, or one before it was removed";
+            let what = "the event isn't what was stored: it was changed, put there, or one before it was removed";
             self.broken = Some((link.position, what.to_owned()));
             return;
         }
@@ -268,14 +277,18 @@ impl<'a> Walk<'a> {
         if self.said_start != expected {
             return Verified::Broken {
                 position: self.start.position + 1,
-                what: "the chain begins there, and no event in it says that those before were removed"
-                    .to_owned(),
+                what:
+                    "the chain begins there, and no event in it says that those before were removed"
+                        .to_owned(),
             };
         }
         if let Some((anchor, what)) = self.mismatch {
             return Verified::Elsewhere { anchor, what };
         }
-        let missed = self.anchors.iter().find(|anchor| !self.met.contains(anchor));
+        let missed = self
+            .anchors
+            .iter()
+            .find(|anchor| !self.met.contains(anchor));
         match missed {
             None => Verified::Intact,
             Some(anchor) if anchor.position < self.start.position => Verified::Elsewhere {
@@ -354,7 +367,9 @@ fn difference(connection: &Connection, start: Link) -> rusqlite::Result<Option<S
     statement
         .query_map([], |row| {
             let session: String = row.get(0)?;
-            Ok(format!("session {session} is listed, and no event tells of it"))
+            Ok(format!(
+                "session {session} is listed, and no event tells of it"
+            ))
         })?
         .next()
         .transpose()
@@ -363,7 +378,9 @@ fn difference(connection: &Connection, start: Link) -> rusqlite::Result<Option<S
 /// A condition that holds where a row differs between the store (`s`) and what events say (`m`).
 fn differing(connection: &Connection, table: &str) -> rusqlite::Result<String> {
     let columns: Vec<String> = connection
-        .prepare(&format!("SELECT name FROM pragma_table_info('{table}', 'main')"))?
+        .prepare(&format!(
+            "SELECT name FROM pragma_table_info('{table}', 'main')"
+        ))?
         .query_map([], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
     let conditions: Vec<_> = columns
