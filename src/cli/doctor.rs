@@ -2,16 +2,19 @@
 
 use std::ffi::c_int;
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
 
+mod journal;
+
 use super::policy::PolicyOptions;
 use super::{Failure, OutputForm, OutputOption, SUCCESS, place};
 use crate::link::{Endpoint, LinkCredentials};
+use crate::sandbox::{Backend, Landlock, limits};
 use crate::sys::reach::{Reach, reach};
 use crate::sys::{host, limits, process, signal};
 
@@ -24,7 +27,7 @@ const PROBE_TIME: Duration = Duration::from_secs(5);
 const EXIT_CODES: &str = "\
 Exit codes:
   0  everything that is needed is there; what is only useful may be missing
-  1  something that is needed is missing
+  1  something that is needed is missing, or somebody has to see to something
 ";
 
 #[derive(Debug, Args)]
@@ -32,6 +35,11 @@ Exit codes:
 pub(super) struct DoctorArguments {
     #[command(flatten)]
     policy: PolicyOptions,
+
+    /// Look into this journal, and change nothing in it: what gates have left there, and whether it can be
+    /// used
+    #[arg(long, value_name = "DIRECTORY", env = "EXECGATE_JOURNAL")]
+    journal: Option<PathBuf>,
 
     #[command(flatten)]
     output: OutputOption,
@@ -46,6 +54,8 @@ enum Status {
     Weak,
     /// It is missing, and needed.
     Missing,
+    /// It is there, and somebody has to see to it.
+    Broken,
 }
 
 /// One thing looked at.
@@ -88,8 +98,15 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> Result<c_int, Failure> {
     findings.extend(["bash", "zsh"].map(shell));
     findings.push(descendants());
     findings.push(open_files());
+    findings.push(landlock());
     findings.push(bubblewrap());
     findings.extend(policies(&arguments.policy));
+    // A variable that is set to nothing isn't a choice.
+    if let Some(journal) = &arguments.journal
+        && !journal.as_os_str().is_empty()
+    {
+        findings.extend(journal::findings(journal));
+    }
     let text = match arguments.output.output {
         OutputForm::Json => {
             let mut text = serde_json::json!({ "findings": findings }).to_string();
@@ -101,10 +118,12 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> Result<c_int, Failure> {
     io::stdout()
         .write_all(text.as_bytes())
         .map_err(|error| Failure::saying(format!("cannot write the findings: {error}")))?;
-    let missing = findings
-        .iter()
-        .any(|finding| finding.status == Status::Missing);
-    Ok(if missing { MISSING } else { SUCCESS })
+    let is_urgent = |finding: &Finding| matches!(finding.status, Status::Missing | Status::Broken);
+    Ok(if findings.iter().any(is_urgent) {
+        MISSING
+    } else {
+        SUCCESS
+    })
 }
 
 fn render(findings: &[Finding], colour: bool) -> String {
@@ -119,6 +138,7 @@ fn line(finding: &Finding, colour: bool) -> String {
         Status::Good => ("good", "32"),
         Status::Weak => ("weak", "33"),
         Status::Missing => ("missing", "31"),
+        Status::Broken => ("broken", "31"),
     };
     let (on, off) = if colour {
         (format!("\x1b[{code}m"), "\x1b[0m")
@@ -268,37 +288,51 @@ fn open_files() -> Finding {
     }
 }
 
+fn landlock() -> Finding {
+    const SUBJECT: &str = "landlock";
+    match Landlock::find() {
+        Ok(Landlock { version, lacking }) if lacking.is_empty() => Finding::good(
+            SUBJECT,
+            format!(
+                "version {version}: --sandbox landlock enforces profiles fully; what they don't cover: {}",
+                limits(&Backend::Landlock).join("; ")
+            ),
+        ),
+        Ok(Landlock { version, lacking }) => Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            format!(
+                "version {version}: --sandbox landlock enforces profiles partially: {}",
+                lacking.join("; ")
+            ),
+            "use a newer kernel, or --sandbox bubblewrap, or accept it: --accept-partial-sandbox",
+        ),
+        Err(error) => Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            format!("--sandbox landlock, the default, can't be used: {error}"),
+            "use --sandbox bubblewrap",
+        ),
+    }
+}
+
 fn bubblewrap() -> Finding {
     const SUBJECT: &str = "bubblewrap";
-    let Some(path) = place::find_in_path("bwrap") else {
-        return Finding::lacking(
+    match super::sandbox::bubblewrap() {
+        Ok(found) => Finding::good(
             SUBJECT,
-            Status::Weak,
-            "not installed: --sandbox bubblewrap can't be used",
-            "apt-get install bubblewrap",
-        );
-    };
-    let ran = Command::new(&path)
-        .args([
-            "--ro-bind",
-            "/",
-            "/",
-            "--unshare-pid",
-            "--unshare-net",
-            "--",
-            "/bin/true",
-        ])
-        .stdin(Stdio::null())
-        .output();
-    match ran {
-        Ok(output) if output.status.success() => Finding::good(SUBJECT, path.display().to_string()),
-        Ok(output) => Finding::lacking(
-            SUBJECT,
-            Status::Weak,
-            String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-            "allow unprivileged user namespaces, or run the gate as root",
+            format!(
+                "{}: --sandbox bubblewrap enforces profiles fully; what they don't cover: {}",
+                found.version(),
+                limits(&Backend::Bubblewrap(found)).join("; ")
+            ),
         ),
-        Err(error) => Finding::lacking(SUBJECT, Status::Weak, error.to_string(), "reinstall it"),
+        Err(failure) => Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            format!("--sandbox bubblewrap can't be used: {}", failure.message),
+            failure.hint.unwrap_or_default(),
+        ),
     }
 }
 

@@ -3,27 +3,32 @@
 //! Not here: anything that another program could want; that is in the other rooms.
 
 mod audit;
+mod denials;
 mod doctor;
 mod exec;
 mod executor;
 mod journal;
 mod place;
 mod policy;
+mod sandbox;
 mod service;
 mod startup;
 mod watch;
 
 use std::ffi::c_int;
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::logging;
+use crate::logging::{self, LogFormat};
 use crate::policyd::{check, token};
 use crate::sys::entry::Invocation;
 use crate::sys::signal::SignalWatch;
 use startup::Startup;
+
+/// What it calls itself.
+const PROGRAM: &str = "execgate";
 
 /// Everything went as asked.
 const SUCCESS: c_int = 0;
@@ -60,6 +65,16 @@ struct CommandLine {
         default_value = "warn"
     )]
     log: String,
+
+    /// How to log
+    #[arg(
+        long,
+        global = true,
+        value_name = "FORMAT",
+        env = "EXECGATE_LOG_FORMAT",
+        default_value = "text"
+    )]
+    log_format: LogFormat,
 }
 
 #[derive(Debug, Subcommand)]
@@ -149,13 +164,7 @@ pub fn main(invocation: Invocation) -> c_int {
     match run(invocation) {
         Ok(status) => status,
         Err(failure) => {
-            let mut text = format!("execgate: {}\n", failure.message);
-            if let Some(hint) = failure.hint {
-                text.push_str("hint: ");
-                text.push_str(&hint);
-                text.push('\n');
-            }
-            let _ = io::stderr().write_all(text.as_bytes());
+            logging::say(PROGRAM, &failure.message, failure.hint.as_deref());
             failure.exit_code
         }
     }
@@ -180,7 +189,7 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
     };
     let signals = SignalWatch::new(startup.acting(signals))
         .map_err(|error| Failure::saying(format!("cannot wait for signals: {error}")))?;
-    let _writer = logging::start(&command_line.log)
+    let _writer = logging::start(&command_line.log, command_line.log_format)
         .map_err(|error| Failure::new(&error).hint("try --log warn or --log execgate=debug"))?;
     match command_line.command {
         Subcommands::Exec(arguments) => exec::exec(&arguments, startup, signals),

@@ -24,10 +24,6 @@ pub(super) struct Directory {
 impl Directory {
     /// Opens it; makes it where it isn't there yet.
     pub(super) fn open(named: &Path) -> Result<Self, JournalError> {
-        let system = |source| JournalError::System {
-            path: named.to_owned(),
-            source,
-        };
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -41,6 +37,15 @@ impl Directory {
                 path: named.to_owned(),
                 source,
             })?;
+        Self::existing(named)
+    }
+
+    /// Opens it where it is there.
+    pub(super) fn existing(named: &Path) -> Result<Self, JournalError> {
+        let system = |source| JournalError::System {
+            path: named.to_owned(),
+            source,
+        };
         let found = std::fs::symlink_metadata(named).map_err(system)?;
         if !found.is_dir() {
             return Err(JournalError::NoDirectory {
@@ -127,7 +132,7 @@ impl Directory {
     }
 
     /// The journals' files, those of live gates among them.
-    fn files(&self) -> Result<Vec<PathBuf>, JournalError> {
+    pub(super) fn files(&self) -> Result<Vec<PathBuf>, JournalError> {
         let system = |source| JournalError::System {
             path: self.path.clone(),
             source,
@@ -150,6 +155,31 @@ impl Directory {
                     .modified()
                     .is_ok_and(|at| at.elapsed().is_ok_and(|age| age > BEGINNING));
             if is_named_so && found.is_file() && found.uid() == user && !is_beginning {
+                files.push(entry.path());
+            }
+        }
+        files.sort_unstable();
+        Ok(files)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What was set aside because it can't be read, logs left out.
+    pub(super) fn set_aside(&self) -> Result<Vec<PathBuf>, JournalError> {
+        let system = |source| JournalError::System {
+            path: self.path.clone(),
+            source,
+        };
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(&self.path).map_err(system)? {
+            let entry = entry.map_err(system)?;
+            if entry
+                .file_name()
+                .as_encoded_bytes()
+                .ends_with(CORRUPT.as_bytes())
+            {
                 files.push(entry.path());
             }
         }

@@ -1,7 +1,10 @@
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use prost::bytes::Bytes;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, params};
 
 use super::directory;
@@ -58,14 +61,80 @@ CREATE TABLE events (
 pub(super) struct JournalFile {
     connection: Connection,
     path: PathBuf,
-    /// What its events count against the bound, in bytes.
-    kept: u64,
+    kept: Arc<Kept>,
     /// What the log has, about, in bytes.
     log: u64,
 }
 
-/// By how much what is kept grows or shrinks, in bytes.
-pub(super) type Growth = i64;
+/// What is kept in a file, to be read while it is being written. Of a gate that is no more: by how much that
+/// has changed since.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// What its events count against the bound, in bytes.
+    bytes: AtomicU64,
+    events: AtomicU64,
+}
+
+impl Kept {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn events(&self) -> u64 {
+        self.events.load(Ordering::Relaxed)
+    }
+
+    /// Only who holds the file changes it.
+    fn grow(&self, growth: Growth) {
+        let bytes = self.bytes().saturating_add_signed(growth.bytes);
+        self.bytes.store(bytes, Ordering::Relaxed);
+        let events = self.events().saturating_add_signed(growth.events);
+        self.events.store(events, Ordering::Relaxed);
+    }
+}
+
+/// By how much what is kept grows or shrinks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Growth {
+    /// What counts against the bound.
+    pub(super) bytes: i64,
+    /// Events, without losses.
+    pub(super) events: i64,
+}
+
+impl std::ops::AddAssign for Growth {
+    fn add_assign(&mut self, other: Self) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.events = self.events.saturating_add(other.events);
+    }
+}
+
+impl std::ops::Neg for Growth {
+    type Output = Self;
+
+    fn neg(self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_neg(),
+            events: self.events.saturating_neg(),
+        }
+    }
+}
+
+/// What a file looks like from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// A gate that lives has it.
+    Held,
+    /// Its gate is no more.
+    Left {
+        /// How many sessions are in it.
+        sessions: u64,
+        /// How many events.
+        events: u64,
+    },
+    /// It is no journal.
+    Unknown,
+}
 
 /// Which sessions of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,7 +204,7 @@ impl JournalFile {
         Ok(Self {
             connection,
             path: path.to_owned(),
-            kept: 0,
+            kept: Arc::default(),
             log: 0,
         })
     }
@@ -156,7 +225,7 @@ impl JournalFile {
                 let file = Self {
                     connection,
                     path: path.to_owned(),
-                    kept: 0,
+                    kept: Arc::default(),
                     log: 0,
                 };
                 match found {
@@ -176,13 +245,51 @@ impl JournalFile {
         }
     }
 
+    /// Looks at a file from outside, and leaves it as it is. Holds its lock for that moment, where no gate
+    /// does.
+    pub(super) fn look(path: &Path) -> Result<Seen, JournalError> {
+        let look = || -> rusqlite::Result<Seen> {
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+                | OpenFlags::SQLITE_OPEN_NO_MUTEX
+                | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+            let connection = Connection::open_with_flags(path, flags)?;
+            connection.busy_timeout(Duration::ZERO)?;
+            // Closing it would write its log into it.
+            connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+            connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+            let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get(0));
+            let found: (i64, i64) = (number("application_id")?, number("user_version")?);
+            if found != (APPLICATION_ID, SCHEMA_VERSION) {
+                return Ok(Seen::Unknown);
+            }
+            let count = |query| connection.query_row(query, [], |row| row.get(0).map(unsigned));
+            Ok(Seen::Left {
+                sessions: count("SELECT count(*) FROM sessions")?,
+                events: count("SELECT count(body) FROM events")?,
+            })
+        };
+        match look() {
+            Ok(Seen::Unknown) => Err(JournalError::Unknown {
+                path: path.to_owned(),
+            }),
+            Ok(seen) => Ok(seen),
+            Err(error) if is_locked(&error) => Ok(Seen::Held),
+            // It has gone meanwhile.
+            Err(_) if !path.exists() => Ok(Seen::Left {
+                sessions: 0,
+                events: 0,
+            }),
+            Err(source) => Err(database(path, source)),
+        }
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What the events of a gate that lives count against the bound, in bytes.
-    pub(super) fn kept(&self) -> u64 {
-        self.kept
+    /// What is kept of a gate that lives.
+    pub(super) fn kept(&self) -> &Arc<Kept> {
+        &self.kept
     }
 
     /// Removes the file. What is in it is gone.
@@ -284,6 +391,19 @@ impl JournalFile {
             .map_err(|source| database(&self.path, source))
     }
 
+    /// The first event of a session that it has, where that isn't lost.
+    pub(super) fn first(&self, session: i64) -> Result<Option<Bytes>, JournalError> {
+        self.connection
+            .query_row(
+                "SELECT body FROM events WHERE session = ?1 ORDER BY sequence LIMIT 1",
+                [session],
+                |row| row.get::<_, Option<Vec<u8>>>(0),
+            )
+            .optional()
+            .map(|body| body.flatten().map(Bytes::from))
+            .map_err(|source| database(&self.path, source))
+    }
+
     /// Does something to it, all or nothing.
     pub(super) fn change<T>(
         &mut self,
@@ -298,11 +418,11 @@ impl JournalFile {
             Ok(changed)
         };
         let (value, growth) = all().map_err(|source| database(&self.path, source))?;
-        self.kept = self.kept.saturating_add_signed(growth);
+        self.kept.grow(growth);
         self.log = self
             .log
             .saturating_add(COMMIT_OVERHEAD)
-            .saturating_add(growth.unsigned_abs());
+            .saturating_add(growth.bytes.unsigned_abs());
         Ok(value)
     }
 
@@ -344,10 +464,10 @@ pub(super) fn keep(
     event: &KeptEvent,
 ) -> rusqlite::Result<Growth> {
     let mut first = event.first;
-    let mut growth = 0;
+    let mut growth = Growth::default();
     if event.body.is_none() {
         // Some of them may have been kept, or told to be lost, before.
-        growth -= size(transaction, session, event.first, event.sequence)?;
+        growth += -size(transaction, session, event.first, event.sequence)?;
         transaction
             .prepare_cached("DELETE FROM events WHERE session = ?1 AND sequence BETWEEN ?2 AND ?3")?
             .execute(params![
@@ -365,7 +485,7 @@ pub(super) fn keep(
             .optional()?;
         if let Some(before) = before {
             first = unsigned(before);
-            growth -= ROW_OVERHEAD.cast_signed();
+            growth.bytes -= ROW_OVERHEAD.cast_signed();
         }
     }
     transaction
@@ -378,7 +498,11 @@ pub(super) fn keep(
             signed(first),
             event.body.as_deref()
         ])?;
-    Ok(growth.saturating_add(signed(event.size())))
+    growth += Growth {
+        bytes: signed(event.size()),
+        events: i64::from(event.body.is_some()),
+    };
+    Ok(growth)
 }
 
 /// Forgets what is settled, and notes how far the session has come.
@@ -389,7 +513,7 @@ pub(super) fn settle(
     told: u64,
 ) -> rusqlite::Result<Growth> {
     let growth = size(transaction, session, 0, settled)?;
-    if growth > 0 {
+    if growth.bytes > 0 {
         transaction
             .prepare_cached("DELETE FROM events WHERE session = ?1 AND sequence <= ?2")?
             .execute(params![session, signed(settled)])?;
@@ -402,7 +526,7 @@ pub(super) fn settle(
     Ok(-growth)
 }
 
-/// What a range of a session's events counts against the bound, in bytes.
+/// What a range of a session's events is.
 fn size(
     transaction: &Transaction<'_>,
     session: i64,
@@ -411,7 +535,7 @@ fn size(
 ) -> rusqlite::Result<Growth> {
     transaction
         .prepare_cached(
-            "SELECT CAST(count(*) * ?4 + total(length(body)) AS INTEGER) FROM events
+            "SELECT CAST(count(*) * ?4 + total(length(body)) AS INTEGER), count(body) FROM events
              WHERE session = ?1 AND sequence BETWEEN ?2 AND ?3",
         )?
         .query_row(
@@ -421,7 +545,12 @@ fn size(
                 signed(last),
                 ROW_OVERHEAD.cast_signed()
             ],
-            |row| row.get(0),
+            |row| {
+                Ok(Growth {
+                    bytes: row.get(0)?,
+                    events: row.get(1)?,
+                })
+            },
         )
 }
 

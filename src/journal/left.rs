@@ -103,6 +103,14 @@ impl LeftSession {
         self.with(|file| file.count(self.session.number))
     }
 
+    /// Encoding of the first event that is to be delivered; `None` where it is lost.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub fn first(&self) -> Result<Option<Bytes>, JournalError> {
+        self.with(|file| file.first(self.session.number))
+    }
+
     /// The events behind `after`, in order, some of them at least if there are any.
     ///
     /// # Errors

@@ -20,6 +20,7 @@
 mod directory;
 mod error;
 mod file;
+mod inspect;
 mod left;
 mod queue;
 mod writer;
@@ -27,14 +28,16 @@ mod writer;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::SystemTime;
 
 pub use error::JournalError;
 pub use file::KeptEvent;
+pub use inspect::Inspection;
 pub use left::{Left, LeftSession};
 pub use writer::{Attendance, Changes, Fate, Since, Source};
 
 use directory::Directory;
-use file::{JournalFile, Which};
+use file::{JournalFile, Kept, Which};
 use queue::Queue;
 use writer::{State, Writer};
 
@@ -47,6 +50,32 @@ pub struct JournalOptions {
     pub limit: u64,
 }
 
+/// What a journal has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JournalLoad {
+    /// Events in this gate's own file, of sessions that live and of sessions that have ended.
+    pub events: u64,
+    /// What they count against the bound, in bytes.
+    pub bytes: u64,
+    /// The bound, in bytes.
+    pub limit: u64,
+    /// Whether events can't be kept at present.
+    pub is_troubled: bool,
+    /// What there was to deliver when that was last looked at.
+    pub left: LeftLoad,
+}
+
+/// What is to be delivered of sessions that no gate tells events of any more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LeftLoad {
+    /// Sessions.
+    pub sessions: u64,
+    /// Their events.
+    pub events: u64,
+    /// When the oldest of these was.
+    pub oldest: Option<SystemTime>,
+}
+
 /// The journal of one gate.
 #[derive(Debug)]
 pub struct Journal {
@@ -55,6 +84,9 @@ pub struct Journal {
     queue: Arc<Queue>,
     state: Arc<State>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    kept: Arc<Kept>,
+    limit: u64,
+    left: Mutex<LeftLoad>,
     /// Files of gates that are no more.
     taken_over: Mutex<Vec<SharedFile>>,
 }
@@ -71,6 +103,7 @@ impl Journal {
         let directory = Directory::open(&options.directory)?;
         let file = directory.create()?;
         let own = file.path().to_owned();
+        let kept = Arc::clone(file.kept());
         let file = Arc::new(Mutex::new(Some(file)));
         let state = Arc::new(State::new());
         let queue = Arc::new(Queue::default());
@@ -92,6 +125,9 @@ impl Journal {
             queue,
             state,
             thread: Mutex::new(Some(thread)),
+            kept,
+            limit: options.limit,
+            left: Mutex::default(),
             taken_over: Mutex::default(),
         })
     }
@@ -109,6 +145,22 @@ impl Journal {
     /// Why events can't be kept at present, in words; `None` where they can.
     pub fn trouble(&self) -> Option<String> {
         self.state.trouble()
+    }
+
+    /// What it has. Waits for no disk.
+    pub fn load(&self) -> JournalLoad {
+        JournalLoad {
+            events: self.kept.events(),
+            bytes: self.kept.bytes(),
+            limit: self.limit,
+            is_troubled: self.trouble().is_some(),
+            left: *lock(&self.left),
+        }
+    }
+
+    /// Notes what there is to deliver, for [`load`](Self::load).
+    pub fn note_left(&self, left: LeftLoad) {
+        *lock(&self.left) = left;
     }
 
     /// What there is to deliver of sessions that no gate tells events of any more. Blocks.

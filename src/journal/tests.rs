@@ -147,7 +147,7 @@ fn at_its_bound_it_keeps_that_events_are_lost_and_says_so_until_there_is_room() 
     wait_until(|| {
         lock(&journal.file)
             .as_ref()
-            .is_some_and(|file| file.kept() > 600 << 10)
+            .is_some_and(|file| file.kept().bytes() > 600 << 10)
     });
     assert_eq!(journal.trouble(), None);
     told.event(7, 400 << 10);
@@ -187,7 +187,7 @@ fn what_memory_drops_is_lost_in_the_journal_as_well() {
     wait_until(|| {
         lock(&journal.file)
             .as_ref()
-            .is_some_and(|file| file.kept() > 5 * 64)
+            .is_some_and(|file| file.kept().bytes() > 5 * 64)
     });
     let lose = |first, sequence| {
         let mut changes = lock(&told.0);
@@ -238,7 +238,7 @@ fn a_session_without_an_end_is_one_whose_gate_was_killed() {
         wait_until(|| {
             lock(&journal.file)
                 .as_ref()
-                .is_some_and(|file| file.kept() > 0)
+                .is_some_and(|file| file.kept().bytes() > 0)
         });
         let path = lock(&journal.file)
             .as_ref()

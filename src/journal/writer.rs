@@ -385,9 +385,9 @@ impl Writer {
         let Some(file) = &mut *file else {
             return Ok(());
         };
-        let kept = file.kept();
+        let kept = file.kept().bytes();
         let written = file.change(|transaction| {
-            let mut growth: Growth = 0;
+            let mut growth = Growth::default();
             let mut written = Vec::new();
             for look in &looks {
                 let entry = &look.entry;
@@ -417,7 +417,7 @@ impl Writer {
                 return Err(error);
             }
         };
-        let kept = file.kept();
+        let kept = file.kept().bytes();
         if !looks.is_empty() {
             self.unsynchronized_since.get_or_insert_with(Instant::now);
         }
@@ -516,7 +516,7 @@ fn write_one(
             continue;
         }
         let would_be = kept
-            .saturating_add_signed(*growth)
+            .saturating_add_signed(growth.bytes)
             .saturating_add(event.size());
         *growth += if event.body.is_some() && would_be > room {
             let lost = KeptEvent {

@@ -18,7 +18,7 @@ use super::codec::{EncodedEvent, LinkCodec, MESSAGE_LIMIT};
 use super::dialer::Dialer;
 use super::driver::{PATH, describe};
 use super::route::{Others, Round, Route};
-use crate::journal::{Journal, JournalError, KeptEvent, Left, LeftSession};
+use crate::journal::{Journal, JournalError, KeptEvent, Left, LeftLoad, LeftSession};
 use crate::model::{SessionEndReason, SessionEvent, SessionId};
 use crate::pb::v1::{Resumption, ResumptionReason, SessionRequest};
 use crate::pb::{self, Acknowledgement, Answer, Reconnect};
@@ -74,19 +74,28 @@ async fn deliver_once(
     route: &Route,
     refused: &mut HashSet<SessionId>,
 ) -> Option<Reconnect> {
-    let journal = Arc::clone(journal);
-    let left = match blocking(move || journal.left()).await {
+    let here = Arc::clone(journal);
+    let look = move || {
+        let left = here.left()?;
+        here.note_left(load(&left)?);
+        Ok(left)
+    };
+    let left = match blocking(look).await {
         Ok(left) => left,
         Err(error) => {
             tracing::warn!("looking for events of gates that are no more: {error}");
             return None;
         }
     };
+    let mut noted = journal.load().left;
     for session in left {
         let id = session.id();
         let whose = session.whose();
         match deliver_somewhere(route, session).await {
             Ok(events) => {
+                noted.sessions = noted.sessions.saturating_sub(1);
+                noted.events = noted.events.saturating_sub(events);
+                journal.note_left(noted);
                 refused.remove(&id);
                 if whose == Left::ByAnotherGate {
                     tracing::info!(session = %id, events, "delivered what a gate that is no more had left");
@@ -109,6 +118,24 @@ async fn deliver_once(
         }
     }
     None
+}
+
+/// How much that is.
+fn load(left: &[LeftSession]) -> Result<LeftLoad, JournalError> {
+    let mut load = LeftLoad::default();
+    for session in left {
+        load.sessions += 1;
+        load.events += session.count()?;
+        let told = session
+            .first()?
+            .and_then(|body| SessionRequest::decode(body).ok()?.event_time)
+            .and_then(|time| SystemTime::try_from(time).ok());
+        load.oldest = match (load.oldest, told) {
+            (Some(oldest), Some(told)) => Some(oldest.min(told)),
+            (oldest, told) => oldest.or(told),
+        };
+    }
+    Ok(load)
 }
 
 /// Whether a call that ended so would with any session: the service is away, or doesn't want this gate.

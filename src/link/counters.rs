@@ -23,6 +23,8 @@ pub struct LinkCounters {
     pub unrecorded: u64,
     /// Calls that ended early, and attempts that failed.
     pub broken_calls: u64,
+    /// Calls that the service answered and by which a session went on that had had another.
+    pub resumed_calls: u64,
     /// Events that were dropped: at a bound, or at the end of a session that couldn't deliver them and has
     /// no journal for them.
     pub lost_events: u64,
@@ -41,6 +43,7 @@ pub(super) struct Tally {
     pub(super) overloaded: Counter,
     pub(super) unrecorded: Counter,
     pub(super) broken_calls: Counter,
+    pub(super) resumed_calls: Counter,
     pub(super) lost_events: Counter,
 }
 
@@ -57,6 +60,7 @@ impl Tally {
             overloaded: self.overloaded.get(),
             unrecorded: self.unrecorded.get(),
             broken_calls: self.broken_calls.get(),
+            resumed_calls: self.resumed_calls.get(),
             lost_events: self.lost_events.get(),
         }
     }

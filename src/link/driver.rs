@@ -173,6 +173,7 @@ async fn call(
         Err(status) => return status,
     };
     shared.update(SessionState::settled);
+    shared.call_answered(number);
     *heard = Some(Instant::now());
     loop {
         match answers.message().await {

@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 
 use prost::bytes::Bytes;
+use tokio::time::Instant;
 
 use crate::journal::KeptEvent;
 use crate::model::ExecId;
@@ -64,6 +65,8 @@ pub(super) enum Next {
 struct Entry {
     first: u64,
     last: u64,
+    /// When it was told; of a gap, when the first of it was.
+    told: Instant,
     content: Content,
 }
 
@@ -101,11 +104,18 @@ impl EventLog {
         }
     }
 
-    pub(super) fn push(&mut self, sequence: u64, body: Bytes, question: Option<ExecId>) {
+    pub(super) fn push(
+        &mut self,
+        sequence: u64,
+        body: Bytes,
+        question: Option<ExecId>,
+        told: Instant,
+    ) {
         self.bytes += body.len();
         self.entries.push_back(Entry {
             first: sequence,
             last: sequence,
+            told,
             content: Content::Event { body, question },
         });
     }
@@ -264,6 +274,21 @@ impl EventLog {
         self.dropped
     }
 
+    /// Other bounds, from the next time that something is dropped on.
+    pub(super) fn set_bounds(&mut self, bounds: LogBounds) {
+        self.bounds = bounds;
+    }
+
+    /// How many events, and losses, there are, and how many bytes they have.
+    pub(super) fn size(&self) -> (usize, usize) {
+        (self.entries.len(), self.bytes)
+    }
+
+    /// When the first was told.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.entries.front().map(|entry| entry.told)
+    }
+
     /// Whether half of what may be kept is.
     pub(super) fn is_half_full(&self) -> bool {
         self.entries.len() > self.bounds.events / 2 || self.bytes > self.bounds.bytes / 2
@@ -335,7 +360,7 @@ mod tests {
 
     fn log(events: u64) -> EventLog {
         let mut log = EventLog::new(BOUNDS);
-        (1..=events).for_each(|sequence| log.push(sequence, body(sequence), None));
+        (1..=events).for_each(|sequence| log.push(sequence, body(sequence), None, Instant::now()));
         log
     }
 
@@ -405,7 +430,12 @@ mod tests {
     fn open_questions_are_not_dropped() {
         let mut log = EventLog::new(BOUNDS);
         for sequence in 1..=6 {
-            log.push(sequence, body(sequence), Some(ExecId(sequence)));
+            log.push(
+                sequence,
+                body(sequence),
+                Some(ExecId(sequence)),
+                Instant::now(),
+            );
         }
         assert_eq!(log.shed(|exec| exec.0 == 2), 4);
         assert_eq!(log.next(Keep::Nothing), Some(lost(1, 1)));
@@ -422,7 +452,7 @@ mod tests {
         let mut log = log(5);
         assert_eq!(log.shed(|_| false), 2);
         assert_eq!(log.next(Keep::UntilAcknowledged), Some(lost(1, 2)));
-        (6..=7).for_each(|sequence| log.push(sequence, body(sequence), None));
+        (6..=7).for_each(|sequence| log.push(sequence, body(sequence), None, Instant::now()));
         assert_eq!(log.shed(|_| false), 3);
         assert_eq!(log.next(Keep::UntilAcknowledged), Some(lost(3, 5)));
         log.rewind();
@@ -434,10 +464,10 @@ mod tests {
     #[test]
     fn bytes_are_bounded_too() {
         let mut log = EventLog::new(BOUNDS);
-        log.push(1, Bytes::from(vec![0; 60]), None);
-        log.push(2, Bytes::from(vec![0; 60]), None);
+        log.push(1, Bytes::from(vec![0; 60]), None, Instant::now());
+        log.push(2, Bytes::from(vec![0; 60]), None, Instant::now());
         assert_eq!(log.shed(|_| false), 1);
-        log.push(3, Bytes::from(vec![0; 101]), None);
+        log.push(3, Bytes::from(vec![0; 101]), None, Instant::now());
         assert_eq!(log.shed(|_| false), 2);
         assert_eq!(log.next(Keep::Nothing), Some(lost(1, 3)));
     }

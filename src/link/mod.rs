@@ -40,6 +40,7 @@ mod dialer;
 mod disclosure;
 mod driver;
 mod endpoint;
+mod load;
 mod log;
 mod options;
 mod outgoing;
@@ -60,13 +61,16 @@ pub use counters::LinkCounters;
 pub use credentials::{CertificateFiles, LinkCredentials, Plaintext};
 pub use disclosure::{Disclosure, PatternError, REDACTED};
 pub use endpoint::{Endpoint, EndpointError, PrepareError};
+pub use load::LinkLoad;
 pub use options::{Audit, GateDescription, LinkOptions, OnUnavailable, UserDescription};
 pub use session::PersonWait;
 
+use crate::journal::JournalLoad;
 use crate::model::{InterceptedExec, Verdict};
 use crate::server::{BoxFuture, EscalationPolicy, PolicyError, SessionContext};
 use backlog::Work;
 use counters::Tally;
+use load::Pools;
 use route::Route;
 use session::{SessionLink, Shared};
 
@@ -76,6 +80,7 @@ pub struct PolicyLink {
     options: Arc<LinkOptions>,
     route: Arc<Route>,
     tally: Arc<Tally>,
+    pools: Pools,
     drivers: TaskTracker,
     sessions: Mutex<Vec<Weak<Shared>>>,
     /// Delivers what is left in the journal, from the first session on.
@@ -109,6 +114,7 @@ impl PolicyLink {
     pub fn new(options: LinkOptions) -> Result<Self, PrepareError> {
         Ok(Self {
             route: Arc::new(Route::new(&options)?),
+            pools: Pools::new(&options),
             options: Arc::new(options),
             tally: Arc::new(Tally::default()),
             drivers: TaskTracker::new(),
@@ -132,13 +138,21 @@ impl PolicyLink {
             .collect()
     }
 
-    /// How many events are kept until they are sent or acknowledged, over all sessions.
+    /// What the link's sessions have of what is bounded. Keeps nobody waiting.
     #[must_use]
-    pub fn queued_events(&self) -> usize {
-        self.live_sessions()
+    pub fn load(&self) -> LinkLoad {
+        let oldest = self
+            .live_sessions()
             .iter()
-            .map(|session| session.queued_events())
-            .sum()
+            .filter_map(|session| session.oldest_event())
+            .max();
+        self.pools.load(oldest.unwrap_or_default())
+    }
+
+    /// What the journal has, where there is one.
+    #[must_use]
+    pub fn journal_load(&self) -> Option<JournalLoad> {
+        self.options.journal.as_ref().map(|journal| journal.load())
     }
 
     fn live_sessions(&self) -> Vec<Arc<Shared>> {
@@ -207,8 +221,14 @@ impl EscalationPolicy for PolicyLink {
         let shared = Arc::new(Shared::new(
             Arc::clone(&self.options),
             Arc::clone(&self.tally),
+            self.pools.shares(&self.options),
             session.clone(),
         ));
+        tracing::info!(
+            session = %session.description.id,
+            trace = shared.trace().trace(),
+            "a session begins"
+        );
         shared.attend();
         self.start_backlog();
         {

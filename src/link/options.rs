@@ -38,6 +38,15 @@ pub struct LinkOptions {
     pub most_events: usize,
     /// Most bytes of such events, and of waiting execs; 32 MiB by default.
     pub most_event_bytes: usize,
+    /// Most execs of all sessions together that wait at once; 16,384 by default. A session may have half of
+    /// what the others leave: one that asks without end is refused, and the others aren't.
+    pub most_waiting_in_all: usize,
+    /// Most events of all sessions together that are kept; 262,144 by default. A session that has more than
+    /// half of what the others leave loses its own oldest.
+    pub most_events_in_all: usize,
+    /// Most bytes of such events of all sessions together, and as many of waiting execs; 512 MiB by
+    /// default, of which a session may have half of what the others leave.
+    pub most_event_bytes_in_all: usize,
     /// Keeps what the service hasn't acknowledged beyond the gate's death; `None` by default.
     pub journal: Option<Arc<Journal>>,
     /// What becomes of execs while events can't be kept.
@@ -66,7 +75,10 @@ impl LinkOptions {
             on_unavailable: OnUnavailable::default(),
             most_waiting: 1024,
             most_events: 8192,
-            most_event_bytes: 32 * 1024 * 1024,
+            most_event_bytes: 32 << 20,
+            most_waiting_in_all: 16_384,
+            most_events_in_all: 262_144,
+            most_event_bytes_in_all: 512 << 20,
             journal: None,
             audit: Audit::default(),
             flush_window: Duration::from_secs(2),
@@ -82,6 +94,7 @@ impl LinkOptions {
             pending_cap: self.pending_cap,
             outage_tolerance: self.outage_tolerance,
             questions: self.most_waiting,
+            question_bytes: self.most_event_bytes,
             log: LogBounds {
                 events: self.most_events,
                 bytes: self.most_event_bytes,

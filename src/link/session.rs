@@ -1,8 +1,9 @@
 use std::collections::HashSet;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use prost::Message;
 use prost::bytes::Bytes;
@@ -13,9 +14,10 @@ use tonic::Code;
 
 use super::codec::BODY_LIMIT;
 use super::counters::{Counter, Tally};
+use super::load::Shares;
 use super::options::{Audit, LinkOptions, OnUnavailable};
 use super::route::Others;
-use super::state::{AttemptNow, CallNumber, Expiry, Refusal, SessionState, Stray, ToSend};
+use super::state::{AttemptNow, CallNumber, Expiry, Load, Refusal, SessionState, Stray, ToSend};
 use crate::journal::{Attendance, Changes, Fate, Since, Source};
 use crate::model::{
     DecisionCode, EscalationDecision, ExecId, InterceptedExec, SessionEvent, SessionId, Verdict,
@@ -24,7 +26,9 @@ use crate::model::{
 use crate::pb::v1::session_request::Event;
 use crate::pb::v1::{self, Resumption, SessionRequest};
 use crate::pb::{self, Answer, BrokenAnswer, Reconnect, TraceParent};
-use crate::server::{BoxFuture, EscalationPolicy, Forgotten, Pause, PolicyError, SessionContext};
+use crate::server::{
+    BoxFuture, Digest, EscalationPolicy, Forgotten, Pause, PolicyError, SessionContext,
+};
 
 /// The policy of one session.
 #[derive(Debug)]
@@ -45,10 +49,14 @@ pub(super) struct Shared {
     session: SessionContext,
     /// Names of the environment variables whose values the service gets.
     environment: Mutex<Arc<HashSet<Vec<u8>>>>,
+    /// Whether the service would like to see digests of programs.
+    digests_wanted: AtomicBool,
     /// The session's first event.
     first: SessionRequest,
     /// The journal's attention, where there is a journal.
     attendance: OnceLock<Attendance>,
+    /// The session's part of what all sessions may have.
+    shares: Shares,
 }
 
 #[derive(Debug)]
@@ -56,6 +64,8 @@ struct Locked {
     state: SessionState<Asker>,
     /// The transport, when it waits for something to send.
     transport: Option<Waker>,
+    /// What of the session is noted in its shares.
+    noted: Load,
 }
 
 /// Who waits for an answer.
@@ -186,6 +196,14 @@ impl EscalationPolicy for SessionLink {
         self.shared.unrecorded().is_none()
     }
 
+    fn wanted_digest(&self) -> Digest {
+        if self.shared.digests_wanted.load(Ordering::Relaxed) {
+            Digest::Sha256
+        } else {
+            Digest::None
+        }
+    }
+
     fn observe(&self, event: SessionEvent) {
         let is_last = matches!(event, SessionEvent::SessionEnded { .. });
         let reused = match &event {
@@ -198,7 +216,7 @@ impl EscalationPolicy for SessionLink {
         }
         let body = Bytes::from(event.encode_to_vec());
         self.shared.tell(|state| {
-            state.record(body);
+            state.record(body, Instant::now());
             if is_last {
                 state.finish();
             }
@@ -242,6 +260,7 @@ impl Shared {
     pub(super) fn new(
         options: Arc<LinkOptions>,
         tally: Arc<Tally>,
+        shares: Shares,
         session: SessionContext,
     ) -> Self {
         let mut first = pb::session_started(
@@ -257,6 +276,7 @@ impl Shared {
             locked: Mutex::new(Locked {
                 state,
                 transport: None,
+                noted: Load::default(),
             }),
             attempt_now: Notify::new(),
             over: CancellationToken::new(),
@@ -264,8 +284,10 @@ impl Shared {
             tally,
             session,
             environment: Mutex::default(),
+            digests_wanted: AtomicBool::new(false),
             first,
             attendance: OnceLock::new(),
+            shares,
         }
     }
 
@@ -351,15 +373,23 @@ impl Shared {
 
     /// Changes the state, where that gives the transport nothing to send.
     pub(super) fn update<T>(&self, change: impl FnOnce(&mut SessionState<Asker>) -> T) -> T {
-        change(&mut self.lock().state)
+        let mut locked = self.lock();
+        let changed = change(&mut locked.state);
+        self.note(&mut locked);
+        changed
     }
 
     /// Changes the state, and tells the transport that there may be something to send.
     fn tell<T>(&self, change: impl FnOnce(&mut SessionState<Asker>) -> T) -> T {
         let (value, dropped, transport) = {
             let mut locked = self.lock();
+            self.shares.allow(&mut locked.state);
             let value = change(&mut locked.state);
-            (value, locked.state.shed(), locked.transport.take())
+            self.note(&mut locked);
+            self.shares.allow(&mut locked.state);
+            let dropped = locked.state.shed();
+            self.note(&mut locked);
+            (value, dropped, locked.transport.take())
         };
         if let Some(transport) = transport {
             transport.wake();
@@ -371,6 +401,11 @@ impl Shared {
         value
     }
 
+    fn note(&self, locked: &mut Locked) {
+        let load = locked.state.load();
+        self.shares.note(&mut locked.noted, load);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Locked> {
         // No change panics half-way, so a panic elsewhere can't have spoiled the state.
         self.locked.lock().unwrap_or_else(PoisonError::into_inner)
@@ -380,6 +415,7 @@ impl Shared {
     pub(super) fn next_to_send(&self, call: CallNumber, waker: &Waker) -> ToSend {
         let mut locked = self.lock();
         let next = locked.state.next(call);
+        self.note(&mut locked);
         if next == ToSend::Wait {
             locked.transport = Some(waker.clone());
         }
@@ -406,10 +442,7 @@ impl Shared {
         match answer {
             Ok(Answer::Verdict { exec, verdict }) => {
                 let verdict = verdict.unwrap_or_else(|broken| {
-                    self.warn(
-                        &self.tally.broken_verdicts,
-                        &format_args!("exec {exec}: {broken}"),
-                    );
+                    self.warn(&self.tally.broken_verdicts, Some(exec), &broken);
                     Verdict::from(broken)
                 });
                 self.in_force(&verdict.policy_revision);
@@ -442,8 +475,11 @@ impl Shared {
                 acknowledgement,
                 policy_revision,
                 environment_names,
+                executable_digest,
                 stored: _,
             }) => {
+                let wanted = executable_digest == pb::ExecutableDigest::Sha256;
+                self.digests_wanted.store(wanted, Ordering::Relaxed);
                 let allowed = self.options.disclosure.allowed_of(environment_names);
                 self.environment_names(|names| *names = Arc::new(allowed));
                 self.update(|state| state.heard(acknowledgement));
@@ -468,7 +504,7 @@ impl Shared {
             }
             Err(broken) => {
                 self.update(|state| state.heard(pb::Acknowledgement::None));
-                self.warn(&self.tally.broken_answers, &broken);
+                self.warn(&self.tally.broken_answers, None, &broken);
             }
         }
     }
@@ -485,27 +521,40 @@ impl Shared {
         match stray {
             Stray::Unknown => self.warn(
                 &self.tally.unknown_verdicts,
-                &format_args!("exec {exec} was never asked"),
+                Some(exec),
+                &"the exec was never asked",
             ),
             Stray::Superfluous => self.warn(
                 &self.tally.superfluous_verdicts,
-                &format_args!("exec {exec} isn't open any more"),
+                Some(exec),
+                &"the exec isn't open any more",
             ),
         }
     }
 
     /// Counts, and logs the first, second, fourth and so on, so that a service can't flood the log.
-    fn warn(&self, counter: &Counter, what: &dyn std::fmt::Display) {
+    fn warn(&self, counter: &Counter, exec: Option<ExecId>, what: &dyn std::fmt::Display) {
         let count = counter.add(1);
         if count.is_power_of_two() {
-            tracing::warn!(session = %self.session.description.id, count, "ignored an answer: {what}");
+            tracing::warn!(
+                session = %self.session.description.id,
+                exec = exec.map(tracing::field::display),
+                trace = self.trace().trace(),
+                count,
+                "ignored an answer: {what}"
+            );
         }
     }
 
     pub(super) fn lost(&self, events: u64, why: &str) {
         let lost = self.tally.lost_events.add(events);
         if (lost - events).checked_ilog2() != lost.checked_ilog2() {
-            tracing::warn!(session = %self.session.description.id, lost, "events were lost: {why}");
+            tracing::warn!(
+                session = %self.session.description.id,
+                trace = self.trace().trace(),
+                lost,
+                "events were lost: {why}"
+            );
         }
     }
 
@@ -514,6 +563,13 @@ impl Shared {
         let count = self.tally.broken_calls.add(1);
         if count.is_power_of_two() {
             tracing::warn!(session = %self.session.description.id, count, ?code, "a call to the policy service ended: {cause}");
+        }
+    }
+
+    /// The service has answered a call.
+    pub(super) fn call_answered(&self, number: CallNumber) {
+        if number.is_another() {
+            self.tally.resumed_calls.add(1);
         }
     }
 
@@ -533,11 +589,12 @@ impl Shared {
         let reason = WithdrawalReason::DeadlinePassed;
         let withdrawn = pb::exec_withdrawn(exec, reason, SystemTime::now());
         let body = withdrawn.encode_to_vec().into();
-        self.tell(|state| state.record(body));
+        self.tell(|state| state.record(body, Instant::now()));
     }
 
-    pub(super) fn queued_events(&self) -> usize {
-        self.update(|state| state.queued())
+    /// How long ago the oldest event was that isn't settled.
+    pub(super) fn oldest_event(&self) -> Option<Duration> {
+        self.shares.oldest_event()
     }
 
     pub(super) fn waiting_for_persons(&self) -> Vec<PersonWait> {

@@ -55,8 +55,25 @@ pub(super) struct Bounds {
     pub(super) outage_tolerance: Duration,
     /// Most open questions.
     pub(super) questions: usize,
-    /// Bounds of the events that are kept; the bound on bytes holds for open questions as well.
+    /// Most bytes of them.
+    pub(super) question_bytes: usize,
+    /// Bounds of the events that are kept.
     pub(super) log: LogBounds,
+}
+
+/// What a session has of what is bounded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Load {
+    /// Open questions.
+    pub(super) questions: usize,
+    /// Bytes of them.
+    pub(super) question_bytes: usize,
+    /// Events that aren't settled.
+    pub(super) events: usize,
+    /// Bytes of them.
+    pub(super) event_bytes: usize,
+    /// When the first of them was told.
+    pub(super) oldest: Option<Instant>,
 }
 
 /// An exec that waits for its verdict.
@@ -77,6 +94,13 @@ struct Question<R> {
 /// Numbers the attempts to call, for telling a call's leftovers from its successor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CallNumber(u64);
+
+impl CallNumber {
+    /// Whether there were calls, or attempts, before.
+    pub(super) fn is_another(self) -> bool {
+        self.0 > 1
+    }
+}
 
 #[derive(Debug)]
 struct Call {
@@ -234,7 +258,7 @@ impl<R> SessionState<R> {
             return Err(Refusal::Unreachable(outage.cause.clone()));
         }
         let open_bytes = self.open_bytes + body.len();
-        if self.open.len() >= self.bounds.questions || open_bytes > self.bounds.log.bytes {
+        if self.open.len() >= self.bounds.questions || open_bytes > self.bounds.question_bytes {
             return Err(Refusal::Overloaded);
         }
         let Entry::Vacant(vacant) = self.open.entry(exec) else {
@@ -255,7 +279,7 @@ impl<R> SessionState<R> {
         self.next_sequence += 1;
         self.open_bytes = open_bytes;
         self.greatest_asked = self.greatest_asked.max(exec);
-        self.log.push(sequence, body, Some(exec));
+        self.log.push(sequence, body, Some(exec), now);
         let attempt_now = match (&self.outage, self.call.phase) {
             (Some(_), Phase::Down) => AttemptNow::Yes,
             _ => AttemptNow::No,
@@ -267,9 +291,9 @@ impl<R> SessionState<R> {
     }
 
     /// Records an event that isn't a question. After the last event there is none.
-    pub(super) fn record(&mut self, body: Bytes) {
+    pub(super) fn record(&mut self, body: Bytes, now: Instant) {
         if self.end == End::No {
-            self.log.push(self.next_sequence, body, None);
+            self.log.push(self.next_sequence, body, None, now);
             self.next_sequence += 1;
         }
     }
@@ -570,12 +594,23 @@ impl<R> SessionState<R> {
         (replies.collect(), unopened + self.log.unsettled(keep))
     }
 
-    /// How many events aren't settled.
-    pub(super) fn queued(&self) -> usize {
-        self.log.unsettled(match self.call.keep {
-            KeepChoice::Chosen(keep) => keep,
-            KeepChoice::Open => Keep::UntilAcknowledged,
-        })
+    /// How much it has of what is bounded.
+    pub(super) fn load(&self) -> Load {
+        let (events, event_bytes) = self.log.size();
+        Load {
+            questions: self.open.len(),
+            question_bytes: self.open_bytes,
+            events,
+            event_bytes,
+            oldest: self.log.oldest(),
+        }
+    }
+
+    /// Other bounds on what it may have, for what follows.
+    pub(super) fn allow(&mut self, questions: usize, question_bytes: usize, log: LogBounds) {
+        self.bounds.questions = questions;
+        self.bounds.question_bytes = question_bytes;
+        self.log.set_bounds(log);
     }
 
     /// Whether somebody waits for a verdict that no person gives.

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::GateMetrics;
 use crate::model::{InterceptedExec, SessionEvent, Verdict};
-use crate::server::{BoxFuture, EscalationPolicy, PolicyError, SessionContext};
+use crate::server::{BoxFuture, Digest, EscalationPolicy, PolicyError, SessionContext};
 
 /// A policy, with what it does counted.
 pub struct Measured {
@@ -48,12 +48,17 @@ impl EscalationPolicy for Measured {
         exec: &'a InterceptedExec,
     ) -> BoxFuture<'a, Result<Verdict, PolicyError>> {
         let deciding = Counted::in_gauge(&self.metrics.deciding);
+        self.metrics.asked.inc();
         let began = Instant::now();
         let decision = self.policy.decide(exec);
         Box::pin(async move {
             let decided = decision.await;
             drop(deciding);
-            self.metrics.decision.observe(began.elapsed().as_secs_f64());
+            let service = decided
+                .as_ref()
+                .ok()
+                .and_then(|verdict| verdict.service_time);
+            self.metrics.decided(began.elapsed(), service);
             decided
         })
     }
@@ -62,17 +67,25 @@ impl EscalationPolicy for Measured {
         self.policy.may_reuse()
     }
 
+    fn wanted_digest(&self) -> Digest {
+        self.policy.wanted_digest()
+    }
+
     fn observe(&self, event: SessionEvent) {
         match &event {
             SessionEvent::ExecDecided {
-                verdict, waited, ..
-            } => self.metrics.acted(verdict, *waited),
+                verdict,
+                waited,
+                decided_in,
+                ..
+            } => self.metrics.acted(verdict, *waited, *decided_in),
             SessionEvent::ExecWithdrawn { .. } => {
                 self.metrics.withdrawn.inc();
             }
-            SessionEvent::ExecReused { .. }
-            | SessionEvent::ExecFinished { .. }
-            | SessionEvent::SessionEnded { .. } => {}
+            SessionEvent::ExecReused { .. } => {
+                self.metrics.reused.inc();
+            }
+            SessionEvent::ExecFinished { .. } | SessionEvent::SessionEnded { .. } => {}
         }
         self.policy.observe(event);
     }

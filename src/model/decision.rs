@@ -1,6 +1,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::EscalationTerms;
+
 /// What is to be done with one intercepted exec.
 #[must_use]
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +16,18 @@ pub enum EscalationDecision {
         /// In words, for the user of the sandbox.
         reason: Option<String>,
     },
+}
+
+impl EscalationDecision {
+    /// Its stable name: `run`, `escalate` or `deny`.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Escalate(_) => "escalate",
+            Self::Deny { .. } => "deny",
+        }
+    }
 }
 
 /// How an escalated command is confined instead.
@@ -63,6 +77,10 @@ pub struct Verdict {
     pub policy_revision: String,
     /// How it may be used again; `None`: not at all.
     pub reuse: Option<Reuse>,
+    /// How long the policy service says that it took; `None`: it doesn't say.
+    pub service_time: Option<Duration>,
+    /// Where it escalates: on which terms.
+    pub terms: EscalationTerms,
 }
 
 /// How a verdict may be used again without asking.
@@ -118,6 +136,8 @@ impl From<EscalationDecision> for Verdict {
             rule: String::new(),
             policy_revision: String::new(),
             reuse: None,
+            service_time: None,
+            terms: EscalationTerms::default(),
         }
     }
 }
@@ -143,9 +163,28 @@ pub enum DecisionCode {
     InvalidRequest,
     /// Events can't be kept, and the gate's owner wants no exec without its record.
     Unrecorded,
+    /// The program isn't any more what it was when it was asked about.
+    ProgramChanged,
+    /// The session could have written the program, which the verdict doesn't allow.
+    ProgramUnprotected,
+    /// Which file the program is couldn't be told, or that file not be executed.
+    ProgramUnidentified,
 }
 
 impl DecisionCode {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Verdict,
+        Self::Reused,
+        Self::TimedOut,
+        Self::Unreachable,
+        Self::PolicyError,
+        Self::Overloaded,
+        Self::SessionEnded,
+        Self::InvalidRequest,
+        Self::Unrecorded,
+    ];
+
     /// The code's stable name, such as `timed-out`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -159,6 +198,9 @@ impl DecisionCode {
             Self::SessionEnded => "session-ended",
             Self::InvalidRequest => "invalid-request",
             Self::Unrecorded => "unrecorded",
+            Self::ProgramChanged => "program-changed",
+            Self::ProgramUnprotected => "program-unprotected",
+            Self::ProgramUnidentified => "program-unidentified",
         }
     }
 }

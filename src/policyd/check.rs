@@ -6,18 +6,26 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
+use super::described;
 use super::identity::GateIdentity;
 use super::rules::{
     Answer, ExecFacts, OpinionReuseScope, Rules, RulesError, Ruling, SessionFacts, UserFacts,
 };
 use super::text;
 use crate::model::{
-    EscalationDecision, EscalationExecution, ExecId, NetworkAccess, ProcessIdentity,
+    EscalationDecision, EscalationExecution, ExecId, NetworkAccess, ProcessIdentity, Unprotected,
 };
+use crate::pb::{self, v1};
+use crate::program::{Digest, Digests, Examination, WritablePlaces, Writer};
+use crate::sys::place::Rights;
+
+/// How long a digest may take.
+const MOST_TIME: Duration = Duration::from_secs(60);
 
 /// The command line of `check`.
 #[derive(Debug, Clone, Args)]
@@ -191,6 +199,7 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<CheckAnswer, CheckEr
         workdir: workdir.as_os_str().as_bytes().to_vec(),
         ..SessionFacts::default()
     };
+    let (executable, workdir_protection) = looked_at(&file, &workdir, args.user.uid);
     let names: Vec<OsString> = std::env::vars_os().map(|(name, _)| name).collect();
     let facts = ExecFacts {
         id: ExecId(1),
@@ -198,6 +207,9 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<CheckAnswer, CheckEr
         argv: args.command.iter().map(|word| word.as_bytes()).collect(),
         workdir: workdir.as_os_str().as_bytes(),
         environment_names: names.iter().map(|name| name.as_bytes()).collect(),
+        redacted_arguments: &[],
+        executable: Some(&executable),
+        workdir_protection,
         process: ProcessIdentity {
             uid: args.user.uid,
             gid: args.user.uid,
@@ -217,6 +229,29 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<CheckAnswer, CheckEr
         EscalationDecision::Escalate(_) => CheckAnswer::Escalate,
         EscalationDecision::Deny { .. } => CheckAnswer::Deny,
     })
+}
+
+/// The program's file as a gate on this host would describe it, for a session of this user without a
+/// sandbox.
+fn looked_at(file: &Path, workdir: &Path, user: u32) -> (v1::ExecutableInfo, v1::Protection) {
+    let rights = Rights {
+        user,
+        groups: Vec::new(),
+        overrides_permissions: user == 0,
+    };
+    let examination = Examination {
+        writer: &Writer::new(&rights, WritablePlaces::Everywhere).with(user, user),
+        digests: &Digests::default(),
+        wanted: Digest::Sha256,
+        until: Instant::now() + MOST_TIME,
+    };
+    let protection = examination.directory(workdir);
+    (
+        pb::executable_info(&examination.examine(file, workdir).executable),
+        protection.map_or(v1::Protection::Unspecified, |protection| {
+            pb::protection(&protection)
+        }),
+    )
 }
 
 /// The program that a shell would execute for a command word.
@@ -296,6 +331,9 @@ fn write_text(
     if let Some(note) = rules.overlooked(facts.file) {
         writeln!(out, "note      {note}")?;
     }
+    if let Some(note) = refused_by_gates(facts, ruling) {
+        writeln!(out, "note      {note}")?;
+    }
     match ruling.matched.len() {
         0 => return Ok(()),
         1 => writeln!(out, "\nOne opinion:")?,
@@ -328,6 +366,19 @@ fn write_text(
         )?;
     }
     Ok(())
+}
+
+/// Says so if a gate wouldn't follow the answer for a program like this one.
+fn refused_by_gates(facts: &ExecFacts<'_>, ruling: &Ruling) -> Option<String> {
+    let info = facts.executable?;
+    let is_escalated = matches!(ruling.decision, EscalationDecision::Escalate(_));
+    let is_writable = info.protection() == v1::Protection::Writable;
+    (is_escalated && is_writable && ruling.terms.unprotected == Unprotected::Denied).then(|| {
+        format!(
+            "a gate denies it where its session can write {}, unless the rule has unprotected = \"allow\"",
+            text::command_line([&info.writable_path[..]], 200)
+        )
+    })
 }
 
 fn write_json(
@@ -391,7 +442,9 @@ fn write_json(
             json!({"seconds": reuse.valid_for.as_secs_f64(), "scope": scope, "arguments": arguments})
         }),
         "rules_revision": rules.revision(),
-        "note": rules.overlooked(facts.file),
+        "note": rules.overlooked(facts.file).or_else(|| refused_by_gates(facts, ruling)),
+        "executable": described::executable(facts.executable),
+        "workdir_protection": described::protection(facts.workdir_protection),
         "matched": matched,
     });
     writeln!(out, "{}", text::plain_json(&answer))

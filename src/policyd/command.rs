@@ -22,12 +22,13 @@ use super::identity::GateIdentity;
 use super::listen::{self, Doors, Exposure, ListenAddress, ListenError, Missing};
 use super::numbers::ServiceNumbers;
 use super::owners::{self, Owners};
+use super::reception::{Reception, Room};
 use super::reload::{Followed, RulesFiles, TokensFile};
 use super::rules::{RuleMode, RulesError};
 use super::service::{MAX_MESSAGE_SIZE, RulesService, Setting};
 use super::store::{Retention, Store, StoreError};
 use super::tls::{TlsFiles, WithoutCertificate};
-use crate::logging;
+use crate::logging::{self, LogFormat};
 use crate::metrics::{MetricsEndpoint, MetricsError};
 use crate::pb::audit::audit_service_server::AuditServiceServer;
 use crate::pb::v1::policy_service_server::PolicyServiceServer;
@@ -233,6 +234,15 @@ pub struct PolicydArgs {
         default_value = "info"
     )]
     pub log: String,
+
+    /// How to log.
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "EXECGATE_POLICYD_LOG_FORMAT",
+        default_value = "text"
+    )]
+    pub log_format: LogFormat,
 }
 
 fn auditor(text: &str) -> Result<GateIdentity, String> {
@@ -344,7 +354,7 @@ impl PolicydError {
 /// The program.
 pub fn main() -> ExitCode {
     let args = PolicydArgs::parse();
-    let outcome = logging::start(&args.log)
+    let outcome = logging::start(&args.log, args.log_format)
         .map_err(|source| PolicydError::Log {
             filter: args.log.clone(),
             source,
@@ -353,8 +363,7 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nowhere is left to say that standard error can't be written.
-            let _ = writeln!(std::io::stderr(), "execgate-policyd: {error}");
+            logging::say("execgate-policyd", &error.to_string(), None);
             ExitCode::from(error.exit_code())
         }
     }
@@ -565,6 +574,7 @@ async fn serve(
             .register_encoded_file_descriptor_set(crate::pb::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
+    let room = Arc::new(Room::new());
     let router = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
@@ -577,15 +587,19 @@ async fn serve(
             tokens,
             auditors: args.auditors.clone().into(),
         }))
-        .add_service(service)
-        .add_service(audit)
-        .add_service(health_service)
-        .add_service(describe().build_v1().map_err(PolicydError::Reflection)?)
-        .add_service(
+        .add_service(Reception::new(service, &room))
+        .add_service(Reception::new(audit, &room))
+        .add_service(Reception::new(health_service, &room))
+        .add_service(Reception::new(
+            describe().build_v1().map_err(PolicydError::Reflection)?,
+            &room,
+        ))
+        .add_service(Reception::new(
             describe()
                 .build_v1alpha()
                 .map_err(PolicydError::Reflection)?,
-        );
+            &room,
+        ));
 
     let demands = Demands {
         tls: sources.tls.as_ref().map(Followed::in_force),

@@ -35,8 +35,8 @@ use super::store::{Journal, Store};
 use super::throttle::Throttle;
 use super::tokens::Tokens;
 use crate::model::{
-    Enforcement, EscalationDecision, EscalationExecution, EscalationPermissions, ExecId,
-    NetworkAccess, ProcessIdentity,
+    Enforcement, EnvironmentRules, EscalationDecision, EscalationExecution, EscalationPermissions,
+    EscalationTerms, ExecId, NamePattern, NetworkAccess, ProcessIdentity, Unprotected,
 };
 use crate::pb::audit::{AnswerMode, StoredAnswer};
 use crate::pb::v1::policy_service_server::PolicyService;
@@ -53,6 +53,8 @@ const MAX_CALLS: Bounds = Bounds {
 };
 /// Answers that may wait for a gate that doesn't read them.
 const QUEUED_ANSWERS: usize = 64;
+/// How long they wait. A gate reads all the time, or it is no more.
+const READING_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a call may take to say which session it is.
 const OPENING_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a call that ends waits for its events to be stored.
@@ -62,6 +64,7 @@ const RESUMPTION_INTERVAL: Duration = Duration::from_secs(1);
 
 static REFUSED: Throttle = Throttle::new(Duration::from_secs(1));
 static TRESPASSES: Throttle = Throttle::new(Duration::from_secs(1));
+static UNREAD: Throttle = Throttle::new(Duration::from_secs(1));
 static FULL: Throttle = Throttle::new(Duration::from_secs(1));
 
 /// The policy service.
@@ -123,6 +126,7 @@ impl PolicyService for RulesService {
             events: request.into_inner(),
             answers,
             caller,
+            session: None,
             _counted: Counted::in_gauge(&self.setting.numbers.sessions),
             setting: self.setting.clone(),
             _admitted: admitted,
@@ -178,6 +182,8 @@ struct Call {
     events: Streaming<v1::SessionRequest>,
     answers: mpsc::Sender<Result<v1::SessionResponse, Status>>,
     caller: Caller,
+    /// The session that it is about, once that is known; for the log.
+    session: Option<String>,
     setting: Setting,
     _counted: Counted,
     _admitted: Admitted<GateIdentity>,
@@ -189,26 +195,33 @@ impl Call {
             Ok(()) | Err(End::Gone) => {}
             Err(End::Status(status)) => {
                 let (gate, code, text) = (&self.caller.gate, status.code(), status.message());
+                let (session, trace) = (self.session.as_deref(), self.trace_id());
                 if code == tonic::Code::Unavailable {
-                    tracing::info!(%gate, ?code, "ending a call: {text}");
+                    tracing::info!(session, %gate, trace, ?code, "ending a call: {text}");
                 } else if let Some(held_back) = REFUSED.admit() {
-                    tracing::warn!(%gate, ?code, held_back, "refused a call: {text}");
+                    tracing::warn!(session, %gate, trace, ?code, held_back, "refused a call: {text}");
                 }
                 // Nobody reads it if the gate is gone.
-                let _ = self.answers.send(Err(status)).await;
+                let sending = self.answers.send(Err(status));
+                let _ = tokio::time::timeout(READING_PATIENCE, sending).await;
             }
         }
     }
 
+    fn trace_id(&self) -> Option<&str> {
+        self.trace.as_ref().map(TraceParent::trace)
+    }
+
     async fn converse(&mut self) -> Result<(), End> {
         let (opening, session) = self.opening().await?;
+        self.session = Some(session.id.clone());
         let claimed = self.setting.owners.claim(&session.id, &self.caller.gate);
         claimed.map_err(|owner| self.trespass(&session.id, &owner))?;
         tracing::info!(
             session = session.id,
             gate = %self.caller.gate,
             hostname = session.hostname,
-            trace = self.trace.as_ref().map(TraceParent::trace),
+            trace = self.trace_id(),
             resumed = opening.sequence == 0,
             "session connected"
         );
@@ -234,11 +247,20 @@ impl Call {
             Some(_) => v1::EventAcknowledgement::Stored,
             None => v1::EventAcknowledgement::None,
         };
-        let revision = self.setting.rules.borrow().revision().to_owned();
+        let (revision, digest) = {
+            let rules = self.setting.rules.borrow();
+            let digest = if rules.requests_digests() {
+                v1::ExecutableDigest::Sha256
+            } else {
+                v1::ExecutableDigest::Unspecified
+            };
+            (rules.revision().to_owned(), digest)
+        };
         self.answer(Answer::SessionAccepted(v1::SessionAccepted {
             event_acknowledgement: acknowledgement.into(),
             policy_revision: revision,
             stored_sequence: stored,
+            requested_executable_digest: digest.into(),
             ..v1::SessionAccepted::default()
         }))
         .await?;
@@ -251,7 +273,12 @@ impl Call {
                 return Err(not_stored().into());
             }
         }
-        tracing::info!(session = session.id, "session disconnected");
+        tracing::info!(
+            session = session.id,
+            gate = %self.caller.gate,
+            trace = self.trace_id(),
+            "session disconnected"
+        );
         ended
     }
 
@@ -323,8 +350,9 @@ impl Call {
                     let Some(request) = event.map_err(|status| unreadable(&status))? else {
                         return Ok(());
                     };
+                    let received = Instant::now();
                     within_bounds(&request)?;
-                    let answer = self.react(session, conversation, &request).await?;
+                    let answer = self.react(session, conversation, &request, received).await?;
                     if let Some(journal) = &mut journal {
                         journal.record(request, answer);
                     }
@@ -337,7 +365,7 @@ impl Call {
     fn trespass(&self, session: &str, owner: &GateIdentity) -> Status {
         if let Some(held_back) = TRESPASSES.admit() {
             tracing::warn!(
-                session, %owner, gate = %self.caller.gate, held_back,
+                session, %owner, gate = %self.caller.gate, trace = self.trace_id(), held_back,
                 "a gate went on with a session that another one started; nothing of it is recorded"
             );
         }
@@ -350,15 +378,20 @@ impl Call {
         session: &SessionFacts,
         conversation: Conversation,
         request: &v1::SessionRequest,
+        received: Instant,
     ) -> Result<Option<StoredAnswer>, End> {
         match &request.event {
             // Nobody waits for the verdict any more.
             Some(Event::ExecRequested(_)) if conversation == Conversation::Delivery => Ok(None),
             Some(Event::ExecRequested(exec)) => {
-                let (verdict, stored) = {
+                let (mut verdict, mut stored) = {
                     let rules = Arc::clone(&self.setting.rules.borrow());
                     verdict(&rules, session, exec, &self.setting.numbers)
                 };
+                verdict.service_time = received.elapsed().try_into().ok();
+                if let Some(kept) = &mut stored.verdict {
+                    kept.service_time = verdict.service_time;
+                }
                 self.answer(Answer::Verdict(verdict)).await?;
                 Ok(Some(stored))
             }
@@ -406,7 +439,18 @@ impl Call {
         let response = v1::SessionResponse {
             answer: Some(answer),
         };
-        self.answers.send(Ok(response)).await.map_err(|_| Gone)
+        let sending = self.answers.send(Ok(response));
+        let Ok(sent) = tokio::time::timeout(READING_PATIENCE, sending).await else {
+            if let Some(held_back) = UNREAD.admit() {
+                tracing::warn!(
+                    gate = %self.caller.gate, held_back,
+                    "ending a call: the gate has read none of its answers for {} seconds",
+                    READING_PATIENCE.as_secs()
+                );
+            }
+            return Err(Gone);
+        };
+        sent.map_err(|_| Gone)
     }
 }
 
@@ -486,6 +530,10 @@ fn session_facts(
             v1::Enforcement::None | v1::Enforcement::Unspecified => Enforcement::None,
         },
         sandbox: sandbox.backend,
+        profile: sandbox.profile,
+        not_enforced: sandbox.not_enforced,
+        sandbox_version: sandbox.version,
+        sandbox_limits: sandbox.limits,
     })
 }
 
@@ -508,6 +556,9 @@ fn verdict(
             .iter()
             .map(|name| &name[..])
             .collect(),
+        redacted_arguments: &exec.redacted_arguments,
+        executable: exec.executable.as_ref(),
+        workdir_protection: exec.workdir_protection(),
         process: ProcessIdentity {
             pid: process.process_id,
             parent_pid: process.parent_process_id,
@@ -526,21 +577,23 @@ fn verdict(
         rule,
         reuse,
         monitored,
+        terms,
         ..
     } = ruling;
     let verdict = v1::Verdict {
         exec_id: exec.exec_id,
-        decision: Some(decision_message(decision)),
+        decision: Some(decision_message(decision, terms)),
         reason_code,
         rule,
         policy_revision: rules.revision().to_owned(),
         reuse: reuse.map(reuse_message),
+        service_time: None,
     };
     let stored = match monitored {
         None => verdict.clone().into(),
         Some(would) => StoredAnswer {
             verdict: Some(v1::Verdict {
-                decision: Some(decision_message(would)),
+                decision: Some(decision_message(would, EscalationTerms::default())),
                 ..verdict.clone()
             }),
             mode: AnswerMode::Monitored.into(),
@@ -566,17 +619,44 @@ fn reuse_message(OpinionReuse { valid_for, scope }: OpinionReuse) -> v1::Reuse {
     }
 }
 
-fn decision_message(decision: EscalationDecision) -> v1::verdict::Decision {
+fn decision_message(decision: EscalationDecision, terms: EscalationTerms) -> v1::verdict::Decision {
     use v1::verdict::Decision;
     match decision {
         EscalationDecision::Run => Decision::Run(v1::Run {}),
         EscalationDecision::Escalate(execution) => Decision::Escalate(v1::Escalate {
             execution: Some(execution_message(execution)),
+            environment: environment_rules(terms.environment),
+            unprotected_programs: match terms.unprotected {
+                Unprotected::Denied => v1::UnprotectedPrograms::Denied,
+                Unprotected::Allowed => v1::UnprotectedPrograms::Allowed,
+            }
+            .into(),
         }),
         EscalationDecision::Deny { reason } => Decision::Deny(v1::Deny {
             reason: reason.unwrap_or_default(),
         }),
     }
+}
+
+fn environment_rules(rules: EnvironmentRules) -> Option<v1::EnvironmentRules> {
+    use std::os::unix::ffi::OsStringExt;
+    let bytes = |text: std::ffi::OsString| text.into_vec().into();
+    let names = |patterns: Vec<NamePattern>| {
+        let names = patterns.into_iter().map(|pattern| pattern.0.into());
+        names.collect()
+    };
+    (rules != EnvironmentRules::default()).then(|| v1::EnvironmentRules {
+        kept_names: names(rules.keep),
+        unset_names: names(rules.unset),
+        set_variables: rules
+            .set
+            .into_iter()
+            .map(|(name, value)| v1::SetVariable {
+                name: bytes(name),
+                value: bytes(value),
+            })
+            .collect(),
+    })
 }
 
 fn execution_message(execution: EscalationExecution) -> v1::escalate::Execution {
@@ -670,11 +750,14 @@ mod tests {
                             writable_paths: vec![b"/w"[..].into()],
                         }
                     )),
+                    environment: None,
+                    unprotected_programs: v1::UnprotectedPrograms::Denied.into(),
                 })),
                 reason_code: "c".to_owned(),
                 rule: "n".to_owned(),
                 policy_revision: rules.revision().to_owned(),
                 reuse: None,
+                service_time: None,
             }
         );
     }

@@ -8,7 +8,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::sys::readiness;
-use crate::sys::socket::{self, MAX_DESCRIPTORS, Received, Wait};
+use crate::sys::socket::{self, Received, Wait};
 use crate::wire::{self, FrameError, FrameReader, MAX_FOLLOWING_FRAME};
 
 /// A message up to this size, in bytes, needs no share of the session's budget for long ones.
@@ -23,6 +23,7 @@ pub(super) struct Connection {
     reader: FrameReader,
     descriptors: Vec<OwnedFd>,
     budget: Arc<Semaphore>,
+    /// Of the budget, for as long as the long message is in memory.
     share: Option<OwnedSemaphorePermit>,
 }
 
@@ -65,11 +66,17 @@ impl Connection {
         self.stream.get_ref().as_fd()
     }
 
-    /// Waits for one whole message. May be cancelled, and called again: nothing is lost.
-    pub(super) async fn receive(&mut self) -> Result<Frame, ReceiveError> {
+    /// Gives back the share of the budget, once what was in a long message isn't needed any more.
+    pub(super) fn forget_message(&mut self) {
+        self.share = None;
+    }
+
+    /// Waits for one whole message, with `most` descriptors at the most: where none belong, none are
+    /// kept, so that whoever sends them takes none from the others. May be cancelled, and called again:
+    /// nothing is lost.
+    pub(super) async fn receive(&mut self, most: usize) -> Result<Frame, ReceiveError> {
         loop {
             if let Some(message) = self.reader.take()? {
-                self.share = None;
                 self.reader = FrameReader::new(MAX_FOLLOWING_FRAME);
                 return Ok(Frame {
                     message,
@@ -81,6 +88,8 @@ impl Connection {
                 let bytes = u32::try_from(wanted).unwrap_or(u32::MAX);
                 self.share = self.budget.clone().acquire_many_owned(bytes).await.ok();
             }
+            // Who never stops sending isn't served alone.
+            tokio::task::coop::consume_budget().await;
             let reader = &mut self.reader;
             let received = match receive_some(self.stream.get_ref(), reader) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -101,11 +110,14 @@ impl Connection {
                 self.reader.end()?;
                 return Err(ReceiveError::Closed);
             }
+            if most == 0 {
+                continue;
+            }
             self.descriptors.extend(received.descriptors);
-            if self.descriptors.len() > MAX_DESCRIPTORS {
+            if self.descriptors.len() > most {
                 self.descriptors.clear();
                 return Err(ReceiveError::Malformed(format!(
-                    "a message carries more than {MAX_DESCRIPTORS} descriptors"
+                    "a message carries more than {most} descriptors"
                 )));
             }
         }
@@ -142,4 +154,34 @@ fn receive_some(stream: &OwnedFd, reader: &mut FrameReader) -> io::Result<Receiv
 
 fn send_some(stream: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     socket::send(stream.as_fd(), bytes, &[], Wait::Never)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::socket::{Kind, pair, send};
+
+    #[tokio::test]
+    async fn a_long_message_counts_for_as_long_as_it_is_needed() {
+        const BUDGET: usize = 1 << 20;
+        let budget = Arc::new(Semaphore::new(BUDGET));
+        let (ours, gates) = pair(Kind::Stream).unwrap();
+        let mut connection = Connection::new(gates, budget.clone()).unwrap();
+        let frame = wire::encode(&"x".repeat(SHORT)).unwrap();
+        let length = frame.len();
+        let sender = std::thread::spawn(move || {
+            let mut rest = &frame[..];
+            while !rest.is_empty() {
+                rest = &rest[send(ours.as_fd(), rest, &[], Wait::Blocking).unwrap()..];
+            }
+            ours
+        });
+        let received = connection.receive(0).await.unwrap();
+        assert!(received.message.len() > SHORT);
+        let left = budget.available_permits();
+        assert!(left <= BUDGET - SHORT && left + length >= BUDGET, "{left}");
+        connection.forget_message();
+        assert_eq!(budget.available_permits(), BUDGET);
+        drop(sender.join().unwrap());
+    }
 }

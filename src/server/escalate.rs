@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::environment::OwnersEnvironment;
 use super::executor::{
     ExecParams, ExecResult, ExecutorError, Login, ShellCommand, ShellCommandExecutor, ShellOutput,
 };
@@ -15,9 +16,8 @@ use super::policy::EscalationPolicy;
 use super::reuse::GateVerdicts;
 use super::session::{EscalationSession, Start, WrapperAlias};
 use super::stopwatch::Stopwatch;
-use crate::model::{
-    Enforcement, ExecOutcome, SandboxReport, SessionDescription, SessionEndReason, SessionId,
-};
+use crate::model::{ExecOutcome, SandboxReport, SessionDescription, SessionEndReason, SessionId};
+use crate::program::Digests;
 use crate::sys::random;
 
 /// Starts sandbox sessions, and decides by a policy what their processes may execute.
@@ -28,6 +28,8 @@ pub struct EscalateServer {
     alias: WrapperAlias,
     verdicts: GateVerdicts,
     reuse_limit: Duration,
+    digests: Arc<Digests>,
+    owner: OwnersEnvironment,
 }
 
 /// How long a verdict that was given for reuse is used at most, unless the gate's owner says otherwise.
@@ -71,7 +73,7 @@ impl Default for SessionParams {
             command: Vec::new(),
             sandbox: SandboxReport {
                 backend: "unknown".to_owned(),
-                enforcement: Enforcement::None,
+                ..SandboxReport::none()
             },
             timeout: None,
         }
@@ -93,6 +95,8 @@ impl EscalateServer {
             alias: WrapperAlias::None,
             verdicts: GateVerdicts::default(),
             reuse_limit: REUSE_LIMIT,
+            digests: Arc::default(),
+            owner: OwnersEnvironment::of_this_process(),
         }
     }
 
@@ -100,6 +104,14 @@ impl EscalateServer {
     #[must_use]
     pub fn with_reuse_limit(mut self, longest: Duration) -> Self {
         self.reuse_limit = longest;
+        self
+    }
+
+    /// What escalated commands have in the place of the session's own `PATH`, `HOME` and `SHELL`, unless
+    /// their verdicts say otherwise.
+    #[must_use]
+    pub fn with_owners_environment(mut self, owner: OwnersEnvironment) -> Self {
+        self.owner = owner;
         self
     }
 
@@ -143,6 +155,8 @@ impl EscalateServer {
             parent: parent.clone(),
             verdicts: self.verdicts.clone(),
             reuse_limit: self.reuse_limit,
+            digests: self.digests.clone(),
+            owner: self.owner.clone(),
         })
     }
 

@@ -16,16 +16,21 @@
 //! Not here: gRPC, sandboxes, command lines.
 
 mod connection;
+mod environment;
 mod escalate;
+mod examination;
 mod executor;
 mod intercept;
 mod policy;
 mod request;
 mod reuse;
 mod session;
+mod share;
 mod stopwatch;
 mod tracker;
 
+pub use crate::program::{Digest, WritablePlaces};
+pub use environment::{ESCALATED_PATH, OwnersEnvironment};
 pub use escalate::{EscalateServer, REUSE_LIMIT, ServerError, SessionParams};
 pub use executor::{
     EscalatedExec, ExecParams, ExecResult, ExecutorError, Login, PreparedExec, ShellCommand,
@@ -34,6 +39,7 @@ pub use executor::{
 pub use policy::{BoxFuture, EscalationPolicy, PolicyError, SessionContext, SessionTerminator};
 pub use reuse::{Forgotten, ReusableVerdicts};
 pub use session::{EscalationSession, WrapperAlias};
+pub use share::{Full, Pool, Share};
 pub use stopwatch::{Pause, Stopwatch};
 
 impl From<crate::sys::process::ProcessEnd> for crate::model::ExecOutcome {

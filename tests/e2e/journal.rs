@@ -4,13 +4,15 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::disk::Disk;
 use crate::gate::{Gate, verdicts};
 use crate::machine::{Shell, in_both_shells, in_shell};
-use crate::process::{self, wait_until};
+use crate::process::{self, Done, EXECGATE, wait_until};
 
 in_both_shells! {
     what_a_killed_gate_had_not_delivered_the_next_delivers,
     what_a_service_did_not_take_the_next_gate_delivers,
+    a_doctor_says_what_is_in_a_journal_and_changes_nothing,
 }
 
 const RULES: &str = "fallback(\"run\")";
@@ -331,45 +333,20 @@ fn a_journal_that_cannot_grow_refuses_execs_or_goes_on_as_the_owner_has_chosen()
     });
 }
 
-struct Tmpfs(PathBuf);
-
-impl Tmpfs {
-    fn mount(at: PathBuf, options: &str) -> Option<Self> {
-        std::fs::create_dir(&at).expect("a directory");
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", options, "none"])
-            .arg(&at)
-            .output()
-            .expect("mount");
-        mounted.status.success().then_some(Self(at))
-    }
-}
-
-impl Drop for Tmpfs {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn a_disk_that_is_full_is_no_place_for_a_journal_until_there_is_room() {
     in_shell("bash", |shell| {
         for (audit, expected) in [("strict", "1\nagain"), ("best-effort", "refused\n0\nagain")] {
             let gate = options(Gate::with_rules(shell, RULES), audit);
-            let Some(disk) = Tmpfs::mount(gate.path("journal"), "size=300k,mode=0700") else {
+            let Some(disk) = Disk::mount(gate.path("journal"), "size=300k,mode=0700") else {
                 eprintln!("not tested: mounting takes privileges");
                 return;
             };
-            let filler = disk.0.join("filler");
-            let fill = || {
-                let _ = std::fs::write(&filler, vec![0; 400 << 10]);
-            };
-            let make_room = || std::fs::remove_file(&filler).expect("a file");
             cannot_grow(
                 &gate,
                 |script| gate.start(script),
-                fill,
-                Some(&make_room),
+                || disk.fill(),
+                Some(&|| disk.make_room()),
                 expected,
             );
         }
@@ -380,7 +357,7 @@ fn a_disk_that_is_full_is_no_place_for_a_journal_until_there_is_room() {
 fn a_disk_that_cannot_be_written_has_no_strict_gate_start() {
     in_shell("bash", |shell| {
         let gate = with_journal(Gate::with_rules(shell, RULES));
-        let Some(_disk) = Tmpfs::mount(gate.path("journal"), "ro,mode=0700") else {
+        let Some(_disk) = Disk::mount(gate.path("journal"), "ro,mode=0700") else {
             eprintln!("not tested: mounting takes privileges");
             return;
         };
@@ -394,4 +371,150 @@ fn a_disk_that_cannot_be_written_has_no_strict_gate_start() {
             .prints("")
             .says("ead-only file system");
     });
+}
+
+/// The programs as they are installed, so that a doctor finds nothing else to see to.
+struct Installed(tempfile::TempDir);
+
+impl Installed {
+    fn new(shell: &Shell) -> Self {
+        let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+        let libexec = place.path().join("libexec/execgate");
+        std::fs::create_dir_all(place.path().join("bin")).expect("a directory");
+        std::fs::create_dir_all(&libexec).expect("a directory");
+        // The same file, because it looks for the others beside its real place.
+        std::fs::hard_link(EXECGATE, place.path().join("bin/execgate")).expect("a link");
+        let wrapper = env!("CARGO_BIN_EXE_execgate-wrapper");
+        symlink(wrapper, libexec.join("execgate-wrapper")).expect("a link");
+        symlink(&shell.path, libexec.join("bash")).expect("a link");
+        Self(place)
+    }
+
+    fn doctor(&self, journal: &Path) -> Done {
+        let mut command = Command::new(self.0.path().join("bin/execgate"));
+        command
+            .args(["doctor", "--output", "json", "--journal"])
+            .arg(journal)
+            .env_remove("EXECGATE_POLICY");
+        process::run(&mut command)
+    }
+}
+
+/// `SUBJECT STATUS DETAIL` of what was found in a journal.
+fn found(done: &Done) -> Vec<String> {
+    let json: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    let findings = json["findings"].as_array().expect("findings");
+    let text = |finding: &serde_json::Value, field: &str| {
+        finding[field].as_str().expect("text").to_owned()
+    };
+    findings
+        .iter()
+        .map(|finding| {
+            ["subject", "status", "detail"]
+                .map(|field| text(finding, field))
+                .join(" ")
+        })
+        .filter(|line| line.starts_with("journal"))
+        .collect()
+}
+
+fn a_doctor_says_what_is_in_a_journal_and_changes_nothing(shell: &Shell) {
+    let installed = Installed::new(shell);
+    let gate = with_journal(Gate::with_rules_on_a_socket(shell, RULES).option([
+        "--on-unavailable",
+        "run",
+        "--verdict-timeout",
+        "200ms",
+    ]));
+    let journal = gate.path("journal");
+    let done = installed.doctor(&journal);
+    assert!(
+        found(done.exits(0))[0].contains("isn't there yet"),
+        "{done}"
+    );
+    assert!(!journal.exists());
+
+    // One gate is killed, and another lives.
+    let mut killed = gate.start("echo ready; read -r go; /bin/echo alone; echo done; read -r go");
+    killed.wait_for("ready");
+    gate.kill_policyd();
+    killed.tell("go");
+    killed.wait_for("done");
+    wait_until("events on disk", || {
+        let log = files(&journal);
+        let mut logs = log
+            .iter()
+            .filter(|file| file.extension().is_some_and(|end| end == "sqlite-wal"));
+        logs.any(|log| std::fs::metadata(log).is_ok_and(|log| log.len() > 0))
+    });
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    killed.signal("KILL");
+    drop(killed);
+    let before = contents(&journal);
+    let done = installed.doctor(&journal);
+    let lines = found(done.exits(0));
+    assert!(lines[0].contains("no gate uses it now"), "{done}");
+    assert!(
+        lines[1].starts_with("journal events weak gates that are no more have left ")
+            && lines[1].contains(" events of 1 sessions, in 1 files; the oldest was last written "),
+        "{done}"
+    );
+    assert!(lines[3].starts_with("journal room good "), "{done}");
+    assert_eq!(lines.len(), 4, "{done}");
+    assert_eq!(contents(&journal), before, "it has changed something");
+
+    // What can't be read, and what was set aside, somebody has to see to.
+    let broken = journal.join(format!("gate-{:032x}.sqlite", 1));
+    std::fs::write(
+        &broken,
+        "no database, and longer than a header of one would be".repeat(4),
+    )
+    .expect("a file");
+    std::fs::write(journal.join(format!("gate-{:032x}.sqlite.corrupt", 2)), "x").expect("a file");
+    let before = contents(&journal);
+    let done = installed.doctor(&journal);
+    let lines = found(done.exits(1));
+    assert!(
+        lines[4]
+            .starts_with("journal file broken what a gate that is no more has left can't be read"),
+        "{done}"
+    );
+    assert!(lines[5].contains(".sqlite.corrupt was set aside"), "{done}");
+    assert_eq!(contents(&journal), before, "it has changed something");
+    std::fs::remove_file(&broken).expect("a file");
+
+    gate.restart_policyd();
+    let mut lives = gate.start("echo ready; read -r go");
+    lives.wait_for("ready");
+    wait_until("the delivery", || {
+        let done = installed.doctor(&journal);
+        let lines = found(&done);
+        lines[0].contains("one gate uses it now") && lines[1].ends_with("have left nothing")
+    });
+    lives.tell("go");
+    lives.done().exits(0);
+    // What the killed gate had told, and not delivered, was still there.
+    assert_eq!(self::broken(&gate), Vec::<String>::new());
+
+    for (change, said) in [
+        (0o755, "is open to other users"),
+        (0o700, "no gate uses it now"),
+    ] {
+        std::fs::set_permissions(&journal, std::fs::Permissions::from_mode(change)).expect("set");
+        let done = installed.doctor(&journal);
+        assert!(found(&done)[0].contains(said), "{done}");
+    }
+}
+
+/// Names and bytes of all files.
+fn contents(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut files = files(directory);
+    files.sort_unstable();
+    files
+        .into_iter()
+        .map(|file| {
+            let bytes = std::fs::read(&file).expect("a file");
+            (file, bytes)
+        })
+        .collect()
 }

@@ -3,12 +3,14 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use crate::exposition;
 use crate::gate::Gate;
 use crate::machine::{Shell, in_both_shells};
-use crate::process::Running;
+use crate::process::{Running, wait_until};
 
 in_both_shells! {
     what_a_gate_did_is_counted,
+    what_is_not_delivered_is_told_with_its_age,
     readers_that_stall_or_ask_for_nonsense_cost_nobody_anything,
     an_address_that_cannot_be_listened_at_is_said,
 }
@@ -79,11 +81,93 @@ fn what_a_gate_did_is_counted(shell: &Shell) {
         ("execgate_sessions", 1.0),
         ("execgate_link_events_lost_total", 0.0),
         ("execgate_link_calls_broken_total", 0.0),
+        ("execgate_link_calls_resumed_total", 0.0),
+        ("execgate_link_execs_waiting", 0.0),
+        ("execgate_exec_local_seconds_count", 5.0),
+        // The service says of each verdict how long it had.
+        ("execgate_policy_link_seconds_count", 4.0),
+        ("execgate_policy_service_seconds_count", 4.0),
+        ("execgate_verdict_cache_hits_total", 1.0),
+        ("execgate_verdict_cache_misses_total", 4.0),
     ] {
         assert_eq!(number(&answer, name), Some(expected), "{name} in {answer}");
     }
+    let sum = |part: &str| {
+        let name = format!("execgate_{part}_seconds_sum");
+        number(&answer, &name).unwrap_or_else(|| panic!("{name} in {answer}"))
+    };
+    let parts = sum("policy_link") + sum("policy_service");
+    assert!((parts - sum("policy_decision")).abs() < 1e-6, "{answer}");
+    let local = sum("exec_local");
+    assert!(local > 0.0 && local < sum("exec_wait"), "{answer}");
+    assert!(
+        sum("policy_service") > 0.0 && sum("policy_link") > 0.0,
+        "{answer}"
+    );
+    let series = exposition::check(body(&answer));
+    assert!(series < 300, "{series} series");
     running.tell("go");
     running.done().exits(0);
+}
+
+/// What follows the headers.
+fn body(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").expect("a body").1
+}
+
+fn what_is_not_delivered_is_told_with_its_age(shell: &Shell) {
+    let rules = "prefix_rule([\"expr\"], \"run\")";
+    let gate = Gate::with_rules_on_a_socket(shell, rules);
+    let journal = gate.path("journal");
+    let journal = journal.to_str().expect("text");
+    let options = [
+        "--metrics",
+        "127.0.0.1:0",
+        "--log",
+        "info",
+        "--journal",
+        journal,
+    ];
+    let gate = gate.option(options).option(["--verdict-timeout", "1s"]);
+    let mut running =
+        gate.start("expr 1; echo ready; read -r go; expr 2; echo refused; read -r go; expr 3");
+    let address = address(&mut running);
+    running.wait_for("ready\n");
+    gate.kill_policyd();
+    running.tell("go");
+    running.wait_for("refused\n");
+    let ask = || ask(&address, "GET /metrics");
+    let is_told = || {
+        let answer = ask();
+        let has =
+            |name: &str| number(&answer, name).unwrap_or_else(|| panic!("{name} in {answer}"));
+        exposition::check(body(&answer));
+        has("execgate_link_events_queued") >= 2.0
+            && has("execgate_link_events_queued_bytes") > 0.0
+            && has("execgate_link_oldest_event_age_seconds") > 0.5
+            && has("execgate_journal_events") >= 2.0
+            && has("execgate_journal_bytes") > 0.0
+            && has("execgate_journal_troubled") < 0.5
+            && has("execgate_link_calls_broken_total") >= 1.0
+    };
+    wait_until("events that wait", is_told);
+    gate.restart_policyd();
+    let is_settled = || {
+        let answer = ask();
+        let has =
+            |name: &str| number(&answer, name).unwrap_or_else(|| panic!("{name} in {answer}"));
+        has("execgate_link_calls_resumed_total") >= 1.0
+            && has("execgate_link_events_queued") < 0.5
+            && has("execgate_link_oldest_event_age_seconds") == 0.0
+            && has("execgate_journal_events") < 0.5
+            && has("execgate_journal_bytes") < 0.5
+    };
+    wait_until("events that are settled", is_settled);
+    running.tell("go");
+    running
+        .done()
+        .exits(0)
+        .says("the policy service can't be reached");
 }
 
 fn readers_that_stall_or_ask_for_nonsense_cost_nobody_anything(shell: &Shell) {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::process::{Running, wait_until};
 
-const POLICYD: &str = env!("CARGO_BIN_EXE_execgate-policyd");
+pub(crate) const POLICYD: &str = env!("CARGO_BIN_EXE_execgate-policyd");
 
 pub(crate) struct Policyd {
     running: Running,

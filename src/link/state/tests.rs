@@ -13,6 +13,7 @@ const BOUNDS: Bounds = Bounds {
     pending_cap: Duration::from_secs(60),
     outage_tolerance: Duration::from_secs(5),
     questions: 4,
+    question_bytes: 400,
     log: LogBounds {
         events: 6,
         bytes: 400,
@@ -274,7 +275,7 @@ impl Model {
             }
             Step::Record { size } => {
                 let body = self.body(size);
-                self.state.record(body.clone());
+                self.state.record(body.clone(), self.now);
                 if !self.ended {
                     self.tell(body);
                 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::show::nanoseconds;
 use crate::pb::audit::{Exec, ending};
-use crate::policyd::text;
+use crate::policyd::{described, text};
 
 /// An exec on a line, in which whatever isn't plain is escaped.
 #[must_use]
@@ -100,6 +100,14 @@ fn json_of(exec: &Exec) -> Value {
     insert_bytes(&mut object, "workdir", &exec.workdir);
     insert_words(&mut object, "argv", &exec.arguments);
     insert_words(&mut object, "environment_names", &exec.environment_names);
+    let executable = described::executable(exec.executable.as_ref());
+    object.insert("executable".to_owned(), executable);
+    let workdir = described::protection(exec.workdir_protection());
+    object.insert("workdir_protection".to_owned(), json!(workdir));
+    if let Some(difference) = &exec.environment_difference {
+        let difference = described::environment(difference);
+        object.insert("environment_difference".to_owned(), difference);
+    }
     Value::Object(object)
 }
 

@@ -236,8 +236,10 @@ fn finish(revision: String, loaded: Vec<Loaded>) -> Result<Rules, RulesError> {
     let mut declared_in = BTreeMap::new();
     let (mut drafts, mut decides) = (Vec::new(), Vec::new());
     let mut fallback: Option<(String, DraftFallback)> = None;
+    let mut requests_digests = false;
     for loaded in loaded {
         let file = loaded.file;
+        requests_digests |= loaded.draft.requests_digests;
         for (name, paths) in loaded.draft.host_executables {
             let known = programs.declared.insert(name.clone(), paths);
             if known.is_some_and(|known| known != programs.declared[&name]) {
@@ -301,9 +303,11 @@ fn finish(revision: String, loaded: Vec<Loaded>) -> Result<Rules, RulesError> {
                 .unwrap_or_else(|| CODE_NO_MATCH.to_owned()),
             reuse: None,
             mode: RuleMode::Enforce,
+            terms: fallback.terms,
         })
     });
     Ok(Rules {
+        requests_digests,
         revision,
         programs,
         prefixes: PrefixRules::new(rules),
@@ -355,6 +359,7 @@ fn prefix_rule(file: &str, draft: DraftRule) -> (PrefixRule, Examples, Examples)
             reason_code: draft.reason_code.unwrap_or_default(),
             reuse: draft.reuse,
             mode: draft.mode,
+            terms: draft.terms,
         }),
     };
     let why = format!("prefix {}", text::shortened(&rule.to_string(), 200));

@@ -19,8 +19,10 @@ mod error;
 mod facts;
 mod language;
 mod load;
+mod options;
 mod prefix;
 mod sources;
+mod terms;
 
 use std::sync::Arc;
 
@@ -30,7 +32,7 @@ pub use facts::{ExecFacts, SessionFacts, UserFacts};
 pub use load::MAX_FILE_SIZE;
 pub(crate) use sources::files;
 
-use crate::model::EscalationDecision;
+use crate::model::{EscalationDecision, EscalationTerms};
 use crate::policyd::text;
 use decide::Decide;
 use prefix::{PrefixRules, TrustedPrograms};
@@ -54,6 +56,7 @@ pub struct Rules {
     decides: Vec<Decide>,
     fallback: Option<Arc<Opinion>>,
     mode: RuleMode,
+    requests_digests: bool,
 }
 
 /// What the rules say of one exec, and why.
@@ -70,6 +73,8 @@ pub struct Ruling {
     pub rule: String,
     /// How the answer may be used again; `None`: not at all.
     pub reuse: Option<OpinionReuse>,
+    /// Where it escalates: on which terms.
+    pub terms: EscalationTerms,
     /// All that had an opinion, in the order of the file, `decide()` last.
     pub matched: Vec<Arc<Opinion>>,
     /// Which of them decided. `None`: none of the file's rules, not even a fallback.
@@ -83,6 +88,11 @@ impl Rules {
     /// Names the content: the first 12 hexadecimal digits of its SHA-256.
     pub fn revision(&self) -> &str {
         &self.revision
+    }
+
+    /// Whether they look at the SHA-256 of programs.
+    pub fn requests_digests(&self) -> bool {
+        self.requests_digests
     }
 
     /// How many prefix rules there are.
@@ -127,6 +137,7 @@ impl Rules {
                 reason_code: CODE_NO_MATCH.to_owned(),
                 rule: "no rule".to_owned(),
                 reuse: None,
+                terms: EscalationTerms::default(),
                 matched,
                 winner: None,
                 monitored: None,
@@ -179,14 +190,15 @@ impl Rules {
 /// What is done instead of what isn't acted on: what enforced rules say, or the command runs in its sandbox. A
 /// verdict that isn't acted on is never used again, so that each exec is recorded with it.
 fn monitored(would: Ruling, enforced: Option<Ruling>) -> Ruling {
-    let done = match enforced {
+    let (done, terms) = match enforced {
         Some(enforced) if enforced.decision == would.decision => return enforced,
-        Some(enforced) => enforced.decision,
-        None => EscalationDecision::Run,
+        Some(enforced) => (enforced.decision, enforced.terms),
+        None => (EscalationDecision::Run, EscalationTerms::default()),
     };
     let is_same = done == would.decision;
     Ruling {
         decision: done,
+        terms,
         reuse: None,
         monitored: (!is_same).then_some(would.decision),
         ..would
@@ -247,6 +259,7 @@ fn ruling(opinion: &Opinion, reason_of_denial: impl FnOnce() -> String) -> Rulin
         reason_code,
         rule: opinion.rule.clone(),
         reuse: opinion.reuse,
+        terms: opinion.terms.clone(),
         matched: Vec::new(),
         winner: None,
         monitored: None,

@@ -550,8 +550,29 @@ fn read_arguments(connection: &Connection, exec: &mut Exec) -> rusqlite::Result<
         _ => None,
     };
     if let Some(request) = request {
+        exec.workdir_protection = request.workdir_protection;
         exec.arguments = request.arguments;
         exec.environment_names = request.environment_names;
+        exec.executable = request.executable;
+    }
+    let is_escalated = |decision: &GateDecision| decision.verdict == "escalate";
+    if exec.decision.as_ref().is_some_and(is_escalated) {
+        // A little behind the question, as a rule.
+        let payload: Option<Vec<u8>> = connection
+            .prepare_cached(
+                "SELECT e.payload FROM execs x JOIN events e ON e.session_id = x.session_id
+                     AND e.sequence > x.request_sequence AND e.kind = 'exec-decided'
+                     AND e.exec_id = x.exec_id
+                 WHERE x.session_id = ?1 AND x.exec_id = ?2 ORDER BY e.sequence LIMIT 1",
+            )?
+            .query_row((&exec.session_id, number(exec.exec_id)), |row| row.get(0))
+            .optional()?;
+        let event = payload
+            .and_then(|payload| v1::SessionRequest::decode(&payload[..]).ok())
+            .and_then(|request| request.event);
+        if let Some(v1::session_request::Event::ExecDecided(decided)) = event {
+            exec.environment_difference = decided.environment;
+        }
     }
     Ok(())
 }
@@ -680,6 +701,9 @@ fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
         process: integer("process_id")?.map(|_| process),
         arguments: Vec::new(),
         environment_names: Vec::new(),
+        executable: None,
+        workdir_protection: 0,
+        environment_difference: None,
         answer,
         decision,
         withdrawal_reason: word("withdrawn")?,

@@ -131,6 +131,7 @@ fn earlier_answer(
                     rule: text(3)?,
                     policy_revision: text(4)?,
                     reuse: None,
+                    service_time: None,
                 }),
                 mode: AnswerMode::Enforced.into(),
             })
