@@ -9,11 +9,14 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::service::InterceptorLayer;
 use tonic::transport::Server;
 use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
 
 use super::accept::{self, Demands};
 use super::audit::StoreAudit;
@@ -516,17 +519,7 @@ async fn serve(
         in_force.clone(),
         sources.rules.fault(),
     ));
-    let metrics = match args.metrics {
-        None => None,
-        Some(address) => {
-            let endpoint = MetricsEndpoint::bind(address)?;
-            let address = endpoint.address().map_err(PolicydError::Announce)?;
-            tracing::info!(%address, "metrics are served");
-            let numbers = Arc::clone(&numbers);
-            endpoint.serve_text(Arc::new(move || numbers.text()))?;
-            Some(format!("http://{address}/metrics"))
-        }
-    };
+    let metrics = serve_metrics(args, &numbers)?;
     let service = PolicyServiceServer::new(RulesService::new(Setting {
         rules: in_force,
         tokens: tokens.clone(),
@@ -541,34 +534,13 @@ async fn serve(
     let audit = AuditServiceServer::new(audit)
         .max_decoding_message_size(MAX_QUESTION_SIZE)
         .max_encoding_message_size(2 * MAX_MESSAGE_SIZE);
-    if let Some(store) = store.filter(|_| args.retain_age.is_some() || args.retain_size.is_some()) {
-        tokio::spawn(async move {
-            let mut interval = tokio::time::interval(PRUNING_INTERVAL);
-            loop {
-                interval.tick().await;
-                store.prune();
-            }
-        });
-    }
+    prune(args, store);
     let (health, health_service) = tonic_health::server::health_reporter();
     health
         .set_serving::<PolicyServiceServer<RulesService>>()
         .await;
     health.set_serving::<AuditServiceServer<StoreAudit>>().await;
-    let mut fault = sources.rules.fault();
-    let reporter = health.clone();
-    tokio::spawn(async move {
-        loop {
-            let status = match &*fault.borrow_and_update() {
-                None => ServingStatus::Serving,
-                Some(_) => ServingStatus::NotServing,
-            };
-            reporter.set_service_status(RULES_HEALTH, status).await;
-            if fault.changed().await.is_err() {
-                return;
-            }
-        }
-    });
+    tokio::spawn(report_rules(sources.rules.fault(), health.clone()));
     let describe = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(crate::pb::FILE_DESCRIPTOR_SET)
@@ -610,7 +582,8 @@ async fn serve(
     };
     sources.follow().map_err(PolicydError::Signals)?;
     tracing::info!(address = %bound, revision, prefix_rules, "listening");
-    announce(args.output, &bound, &revision, metrics, out).map_err(PolicydError::Announce)?;
+    announce(args.output, &bound, &revision, metrics.as_deref(), out)
+        .map_err(PolicydError::Announce)?;
 
     let bounds = accept::bounds(descriptors);
     let incoming = accept::connections(listener, demands, bounds, stopping.clone());
@@ -624,6 +597,16 @@ async fn serve(
         _ = terminations.recv() => tracing::info!("stopping at SIGTERM"),
         _ = interrupts.recv() => tracing::info!("stopping at SIGINT"),
     }
+    drain(&health, &stopping, serving).await
+}
+
+/// Ends in order: no health any more, no new calls; those that there are end as their events are stored, so that gates
+/// go on elsewhere.
+async fn drain(
+    health: &HealthReporter,
+    stopping: &CancellationToken,
+    mut serving: JoinHandle<Result<(), tonic::transport::Error>>,
+) -> Result<(), PolicydError> {
     health
         .set_service_status("", ServingStatus::NotServing)
         .await;
@@ -640,6 +623,49 @@ async fn serve(
     tracing::warn!("some connections didn't end in time; they are cut");
     serving.abort();
     Ok(())
+}
+
+/// Serves numbers where that is asked for; tells where.
+fn serve_metrics(
+    args: &PolicydArgs,
+    numbers: &Arc<ServiceNumbers>,
+) -> Result<Option<String>, PolicydError> {
+    let Some(address) = args.metrics else {
+        return Ok(None);
+    };
+    let endpoint = MetricsEndpoint::bind(address)?;
+    let address = endpoint.address().map_err(PolicydError::Announce)?;
+    tracing::info!(%address, "metrics are served");
+    let numbers = Arc::clone(numbers);
+    endpoint.serve_text(Arc::new(move || numbers.text()))?;
+    Ok(Some(format!("http://{address}/metrics")))
+}
+
+/// Has what isn't to be kept be removed, from time to time.
+fn prune(args: &PolicydArgs, store: Option<Store>) {
+    if let Some(store) = store.filter(|_| args.retain_age.is_some() || args.retain_size.is_some()) {
+        tokio::spawn(async move {
+            let mut interval = tokio::time::interval(PRUNING_INTERVAL);
+            loop {
+                interval.tick().await;
+                store.prune();
+            }
+        });
+    }
+}
+
+/// Tells by the health service whether what the rules' files hold is in force.
+async fn report_rules(mut fault: watch::Receiver<Option<String>>, health: HealthReporter) {
+    loop {
+        let status = match &*fault.borrow_and_update() {
+            None => ServingStatus::Serving,
+            Some(_) => ServingStatus::NotServing,
+        };
+        health.set_service_status(RULES_HEALTH, status).await;
+        if fault.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Whose the sessions are that the store has.
@@ -668,7 +694,7 @@ fn announce(
     output: StartOutput,
     bound: &ListenAddress,
     revision: &str,
-    metrics: Option<String>,
+    metrics: Option<&str>,
     out: &mut dyn Write,
 ) -> std::io::Result<()> {
     match output {

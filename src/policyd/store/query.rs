@@ -368,7 +368,7 @@ fn step(
 /// What the latest events changed.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    pub(crate) changes: Vec<Change>,
+    pub(crate) found: Vec<Change>,
     /// Events up to there were removed, and would have been next.
     pub(crate) removed: Option<i64>,
     /// Up to where this is all.
@@ -379,7 +379,7 @@ pub(crate) struct Changes {
 #[derive(Debug)]
 pub(crate) struct Change {
     pub(crate) position: i64,
-    pub(crate) change: ExecChange,
+    pub(crate) kind: ExecChange,
     pub(crate) exec: Exec,
 }
 
@@ -401,7 +401,7 @@ pub(crate) fn changes(
             .saturating_add(MOST_CHANGES_SCANNED)
             .min(head)
             .max(from),
-        changes: Vec::new(),
+        found: Vec::new(),
     };
     let all: Vec<_> = filter
         .conditions()
@@ -416,10 +416,11 @@ pub(crate) fn changes(
         })
         .chain(filter.rest())
         .collect();
-    let conditions: String = all
+    let conditions: Vec<_> = all
         .iter()
         .map(|condition| format!(" AND {}", condition.text))
         .collect();
+    let conditions = conditions.concat();
     // The driving table is that of events, whatever else there is: CROSS JOIN keeps that order.
     let mut statement = transaction.prepare_cached(&format!(
         "SELECT e.position AS event_position, e.kind, {COLUMNS}
@@ -438,7 +439,7 @@ pub(crate) fn changes(
     let mut bytes = 0;
     while let Some(row) = rows.next()? {
         let position = row.get("event_position")?;
-        let change = match row.get_ref("kind")?.as_str()? {
+        let kind = match row.get_ref("kind")?.as_str()? {
             "exec-requested" => ExecChange::Requested,
             "exec-decided" => ExecChange::Decided,
             "exec-reused" => ExecChange::Reused,
@@ -451,12 +452,12 @@ pub(crate) fn changes(
             read_arguments(&transaction, &mut exec)?;
         }
         bytes += exec.encoded_len();
-        found.changes.push(Change {
+        found.found.push(Change {
             position,
-            change,
+            kind,
             exec,
         });
-        if found.changes.len() == want.execs || bytes > PAGE_BYTES {
+        if found.found.len() == want.execs || bytes > PAGE_BYTES {
             found.through = position;
             break;
         }
@@ -480,7 +481,7 @@ pub(crate) fn session(
              FROM sessions WHERE session_id = ?1",
         )?
         .query_row([id], |row| {
-            let text = |column: usize| text(row.get(column)?);
+            let text = |column: usize| text(row, column);
             Ok(Session {
                 session_id: id.to_owned(),
                 gate: text(0)?,
@@ -588,8 +589,8 @@ const COLUMNS: &str = "x.session_id AS session_id, x.exec_id, x.parent_exec_id, 
     x.elapsed_ns, x.user_time_ns, x.system_time_ns, x.peak_memory_bytes,
     s.ended_ns AS session_ended_ns, s.end_reason AS session_end_reason";
 
-fn text(text: Option<String>) -> rusqlite::Result<String> {
-    Ok(text.unwrap_or_default())
+fn text(row: &Row<'_>, column: impl rusqlite::RowIndex) -> rusqlite::Result<String> {
+    Ok(row.get::<_, Option<String>>(column)?.unwrap_or_default())
 }
 
 fn bytes(bytes: Option<Vec<u8>>) -> prost::bytes::Bytes {
@@ -615,7 +616,7 @@ fn duration(nanoseconds: Option<i64>) -> Option<prost_types::Duration> {
 }
 
 fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
-    let word = |name: &str| text(row.get(name)?);
+    let word = |name: &str| text(row, name);
     let integer = |name: &str| row.get::<_, Option<i64>>(name);
     let id = |name: &str| Ok::<_, rusqlite::Error>(integer(name)?.unwrap_or(0).cast_unsigned());
     let small = |name: &str| {
