@@ -183,12 +183,11 @@ fn read_token(text: &str, subject: [u8; 8]) -> Result<Option<i64>, RequestError>
 
 /// Labels have no order of their own, and a token's subject needs one.
 fn ordered(filter: &Filter) -> ExecFilter {
-    let labels: Vec<_> = filter
+    let labels = filter
         .labels
         .iter()
         .map(|(key, value)| format!("{}:{key}{}:{value}", key.len(), value.len()))
-        .collect();
-    let labels = labels.concat();
+        .collect::<String>();
     ExecFilter {
         session_id_prefix: filter.session.clone().unwrap_or_default(),
         labels: std::iter::once((labels, String::new())).collect(),

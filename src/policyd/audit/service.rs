@@ -28,9 +28,9 @@ use crate::pb::audit::{
     watch_response,
 };
 use crate::policyd::admission::{Admission, Admitted, Bounds};
-use crate::policyd::authenticate::{Caller, Role};
-use crate::policyd::identity::GateIdentity;
+use crate::policyd::authenticate::{Reader, reader, revoked};
 use crate::policyd::numbers::{Counted, ServiceNumbers};
+use crate::policyd::operators::Operator;
 use crate::policyd::store::{self, Filter, Link, Store, Want};
 use crate::policyd::throttle::Throttle;
 use crate::policyd::tokens::{TokenDigest, Tokens};
@@ -56,15 +56,14 @@ const BREATH: Duration = Duration::from_millis(20);
 /// Most of the latest events that a watcher may begin with.
 const MOST_LATEST: u64 = 100_000;
 
-static REFUSED: Throttle = Throttle::new(Duration::from_secs(1));
 static FAILED: Throttle = Throttle::new(Duration::from_secs(1));
 
 /// The audit service.
 #[derive(Debug)]
 pub(crate) struct StoreAudit {
     store: Option<Store>,
-    tokens: Option<watch::Receiver<Arc<Tokens>>>,
-    watchers: Admission<GateIdentity>,
+    tokens: Option<watch::Receiver<Arc<Tokens<Operator>>>>,
+    watchers: Admission<String>,
     readers: Arc<Semaphore>,
     numbers: Arc<ServiceNumbers>,
     stopping: CancellationToken,
@@ -73,7 +72,7 @@ pub(crate) struct StoreAudit {
 impl StoreAudit {
     pub(crate) fn new(
         store: Option<Store>,
-        tokens: Option<watch::Receiver<Arc<Tokens>>>,
+        tokens: Option<watch::Receiver<Arc<Tokens<Operator>>>>,
         numbers: Arc<ServiceNumbers>,
         stopping: CancellationToken,
     ) -> Self {
@@ -88,19 +87,8 @@ impl StoreAudit {
     }
 
     /// Who calls, if an auditor; and the store, if there is one.
-    fn admit<T>(&self, request: &Request<T>) -> Result<(Caller, &Store), Status> {
-        let caller = request.extensions().get::<Caller>().cloned();
-        let caller = caller.ok_or_else(|| Status::internal("the caller isn't known"))?;
-        if caller.role != Role::Auditor {
-            if let Some(held_back) = REFUSED.admit() {
-                tracing::warn!(caller = %caller.gate, held_back, "refused to show the record to who isn't an auditor");
-            }
-            return Err(Status::permission_denied(format!(
-                "{} isn't an auditor here: show a token whose line ends with `auditor`, or a credential that \
-                 execgate-policyd was told of by --auditor",
-                caller.gate
-            )));
-        }
+    fn admit<T>(&self, request: &Request<T>) -> Result<(Reader, &Store), Status> {
+        let caller = reader(request)?;
         let store = self.store.as_ref().ok_or_else(|| {
             Status::failed_precondition("nothing is stored: execgate-policyd runs without --data")
         })?;
@@ -186,10 +174,10 @@ impl AuditService for StoreAudit {
                     ))
                 })?,
         };
-        let admitted = self.watchers.admit(caller.gate.clone()).map_err(|_| {
+        let admitted = self.watchers.admit(caller.name.to_string()).map_err(|_| {
             Status::resource_exhausted("too many watch already; end one, or try again later")
         })?;
-        tracing::info!(auditor = %caller.gate, position, "watching begins");
+        tracing::info!(auditor = %caller.name, position, "watching begins");
         let (changes, stream) = mpsc::channel(QUEUED_CHANGES);
         let watcher = Watcher {
             directory: store.directory().to_owned(),
@@ -250,9 +238,9 @@ struct Watcher {
     head: watch::Receiver<Link>,
     changes: mpsc::Sender<Result<WatchResponse, Status>>,
     token: Option<TokenDigest>,
-    tokens: Option<watch::Receiver<Arc<Tokens>>>,
+    tokens: Option<watch::Receiver<Arc<Tokens<Operator>>>>,
     _counted: Counted,
-    _admitted: Admitted<GateIdentity>,
+    _admitted: Admitted<String>,
 }
 
 /// Nobody listens any more.
@@ -265,7 +253,7 @@ impl Watcher {
         let end = tokio::select! {
             end = self.tell() => end,
             () = stopping.cancelled() => Err(Status::unavailable("the policy service is stopping")),
-            () = crate::policyd::authenticate::revoked(token, &mut tokens) => {
+            () = revoked(token, &mut tokens) => {
                 Err(Status::unauthenticated("the token of this call isn't valid any more"))
             }
             // Where nothing is told nobody would see it otherwise.
@@ -279,10 +267,6 @@ impl Watcher {
 
     async fn tell(&mut self) -> Result<Gone, Status> {
         let mut connection = None;
-        // Where it begins, to be gone on from after a break.
-        if self.send(self.position, None).await.is_err() {
-            return Ok(Gone);
-        }
         loop {
             let head = self.head.borrow_and_update().position;
             if head <= self.position {
@@ -323,10 +307,10 @@ impl Watcher {
                     return Ok(Gone);
                 }
             }
-            let is_silent = found.found.is_empty();
-            for change in found.found {
+            let is_silent = found.changes.is_empty();
+            for change in found.changes {
                 let update = watch_response::Update::ExecChanged(ExecChanged {
-                    change: change.kind.into(),
+                    change: change.change.into(),
                     exec: Some(change.exec),
                 });
                 if self.send(change.position, Some(update)).await.is_err() {

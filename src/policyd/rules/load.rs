@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use starlark::environment::Module;
@@ -306,6 +307,14 @@ fn finish(revision: String, loaded: Vec<Loaded>) -> Result<Rules, RulesError> {
             terms: fallback.terms,
         })
     });
+    let places = rules.iter().map(|rule| rule.opinion.place.clone());
+    let others = decides.iter().map(|decide| decide.place().to_owned());
+    let fallbacks = fallback.iter().map(|opinion| opinion.place.clone());
+    let decided = places
+        .chain(others)
+        .chain(fallbacks)
+        .map(|place| (place, AtomicU64::new(0)))
+        .collect();
     Ok(Rules {
         requests_digests,
         revision,
@@ -314,6 +323,7 @@ fn finish(revision: String, loaded: Vec<Loaded>) -> Result<Rules, RulesError> {
         decides,
         fallback,
         mode: RuleMode::Enforce,
+        decided,
     })
 }
 

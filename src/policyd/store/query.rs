@@ -368,7 +368,7 @@ fn step(
 /// What the latest events changed.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    pub(crate) found: Vec<Change>,
+    pub(crate) changes: Vec<Change>,
     /// Events up to there were removed, and would have been next.
     pub(crate) removed: Option<i64>,
     /// Up to where this is all.
@@ -379,7 +379,7 @@ pub(crate) struct Changes {
 #[derive(Debug)]
 pub(crate) struct Change {
     pub(crate) position: i64,
-    pub(crate) kind: ExecChange,
+    pub(crate) change: ExecChange,
     pub(crate) exec: Exec,
 }
 
@@ -401,7 +401,7 @@ pub(crate) fn changes(
             .saturating_add(MOST_CHANGES_SCANNED)
             .min(head)
             .max(from),
-        found: Vec::new(),
+        changes: Vec::new(),
     };
     let all: Vec<_> = filter
         .conditions()
@@ -416,11 +416,10 @@ pub(crate) fn changes(
         })
         .chain(filter.rest())
         .collect();
-    let conditions: Vec<_> = all
+    let conditions: String = all
         .iter()
         .map(|condition| format!(" AND {}", condition.text))
         .collect();
-    let conditions = conditions.concat();
     // The driving table is that of events, whatever else there is: CROSS JOIN keeps that order.
     let mut statement = transaction.prepare_cached(&format!(
         "SELECT e.position AS event_position, e.kind, {COLUMNS}
@@ -439,7 +438,7 @@ pub(crate) fn changes(
     let mut bytes = 0;
     while let Some(row) = rows.next()? {
         let position = row.get("event_position")?;
-        let kind = match row.get_ref("kind")?.as_str()? {
+        let change = match row.get_ref("kind")?.as_str()? {
             "exec-requested" => ExecChange::Requested,
             "exec-decided" => ExecChange::Decided,
             "exec-reused" => ExecChange::Reused,
@@ -452,12 +451,12 @@ pub(crate) fn changes(
             read_arguments(&transaction, &mut exec)?;
         }
         bytes += exec.encoded_len();
-        found.found.push(Change {
+        found.changes.push(Change {
             position,
-            kind,
+            change,
             exec,
         });
-        if found.found.len() == want.execs || bytes > PAGE_BYTES {
+        if found.changes.len() == want.execs || bytes > PAGE_BYTES {
             found.through = position;
             break;
         }
@@ -481,7 +480,7 @@ pub(crate) fn session(
              FROM sessions WHERE session_id = ?1",
         )?
         .query_row([id], |row| {
-            let text = |column: usize| text(row, column);
+            let text = |column: usize| text(row.get(column)?);
             Ok(Session {
                 session_id: id.to_owned(),
                 gate: text(0)?,
@@ -551,31 +550,37 @@ fn read_arguments(connection: &Connection, exec: &mut Exec) -> rusqlite::Result<
         _ => None,
     };
     if let Some(request) = request {
-        exec.workdir_protection = request.workdir_protection;
         exec.arguments = request.arguments;
         exec.environment_names = request.environment_names;
+        exec.workdir_protection = request.workdir_protection;
         exec.executable = request.executable;
     }
-    let is_escalated = |decision: &GateDecision| decision.verdict == "escalate";
-    if exec.decision.as_ref().is_some_and(is_escalated) {
-        // A little behind the question, as a rule.
-        let payload: Option<Vec<u8>> = connection
-            .prepare_cached(
-                "SELECT e.payload FROM execs x JOIN events e ON e.session_id = x.session_id
-                     AND e.sequence > x.request_sequence AND e.kind = 'exec-decided'
-                     AND e.exec_id = x.exec_id
-                 WHERE x.session_id = ?1 AND x.exec_id = ?2 ORDER BY e.sequence LIMIT 1",
-            )?
-            .query_row((&exec.session_id, number(exec.exec_id)), |row| row.get(0))
-            .optional()?;
-        let event = payload
-            .and_then(|payload| v1::SessionRequest::decode(&payload[..]).ok())
-            .and_then(|request| request.event);
-        if let Some(v1::session_request::Event::ExecDecided(decided)) = event {
-            exec.environment_difference = decided.environment;
-        }
-    }
+    exec.environment_difference = environment_difference(connection, exec)?;
     Ok(())
+}
+
+fn environment_difference(
+    connection: &Connection,
+    exec: &Exec,
+) -> rusqlite::Result<Option<v1::EnvironmentDifference>> {
+    let payload: Option<Vec<u8>> = connection
+        .prepare_cached(
+            // A little behind the question, as a rule.
+            "SELECT e.payload FROM execs x JOIN events e
+                 ON e.session_id = x.session_id AND e.sequence > x.request_sequence
+             WHERE x.session_id = ?1 AND x.exec_id = ?2 AND x.action = 'escalate'
+                 AND e.kind = 'exec-decided' AND e.exec_id = x.exec_id
+             ORDER BY e.sequence LIMIT 1",
+        )?
+        .query_row((&exec.session_id, number(exec.exec_id)), |row| row.get(0))
+        .optional()?;
+    let event = payload
+        .and_then(|payload| v1::SessionRequest::decode(&payload[..]).ok())
+        .and_then(|request| request.event);
+    Ok(match event {
+        Some(v1::session_request::Event::ExecDecided(decided)) => decided.environment,
+        _ => None,
+    })
 }
 
 /// What [`exec`] reads. No path that the kernel takes is longer than 4,096 bytes: one that is gets cut.
@@ -589,8 +594,8 @@ const COLUMNS: &str = "x.session_id AS session_id, x.exec_id, x.parent_exec_id, 
     x.elapsed_ns, x.user_time_ns, x.system_time_ns, x.peak_memory_bytes,
     s.ended_ns AS session_ended_ns, s.end_reason AS session_end_reason";
 
-fn text(row: &Row<'_>, column: impl rusqlite::RowIndex) -> rusqlite::Result<String> {
-    Ok(row.get::<_, Option<String>>(column)?.unwrap_or_default())
+fn text(text: Option<String>) -> rusqlite::Result<String> {
+    Ok(text.unwrap_or_default())
 }
 
 fn bytes(bytes: Option<Vec<u8>>) -> prost::bytes::Bytes {
@@ -616,7 +621,7 @@ fn duration(nanoseconds: Option<i64>) -> Option<prost_types::Duration> {
 }
 
 fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
-    let word = |name: &str| text(row, name);
+    let word = |name: &str| text(row.get(name)?);
     let integer = |name: &str| row.get::<_, Option<i64>>(name);
     let id = |name: &str| Ok::<_, rusqlite::Error>(integer(name)?.unwrap_or(0).cast_unsigned());
     let small = |name: &str| {

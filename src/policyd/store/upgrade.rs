@@ -125,13 +125,13 @@ fn earlier_answer(
             };
             Ok(StoredAnswer {
                 verdict: Some(v1::Verdict {
+                    service_time: None,
                     exec_id: exec_id.cast_unsigned(),
                     decision,
                     reason_code: text(2)?,
                     rule: text(3)?,
                     policy_revision: text(4)?,
                     reuse: None,
-                    service_time: None,
                 }),
                 mode: AnswerMode::Enforced.into(),
             })
