@@ -9,6 +9,7 @@ mod journal;
 mod place;
 mod policy;
 mod startup;
+mod time;
 
 use std::ffi::c_int;
 use std::io;

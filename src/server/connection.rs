@@ -1,18 +1,19 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::share::{Held, Share};
 use crate::sys::readiness;
 use crate::sys::socket::{self, MAX_DESCRIPTORS, Received, Wait};
 use crate::wire::{self, FrameError, FrameReader, MAX_FOLLOWING_FRAME};
 
-/// A message up to this size, in bytes, needs no share of the session's budget for long ones.
-const SHORT: usize = 256 << 10;
+/// How long a message waits for room in the gate's memory.
+const ROOM_TIME: Duration = Duration::from_secs(5);
 
 /// One request's own stream, with a wrapper at its other end.
 ///
@@ -22,14 +23,20 @@ pub(super) struct Connection {
     stream: AsyncFd<OwnedFd>,
     reader: FrameReader,
     descriptors: Vec<OwnedFd>,
-    budget: Arc<Semaphore>,
-    share: Option<OwnedSemaphorePermit>,
+    /// For the request. What follows it is short, and takes none.
+    memory: Option<Arc<Share>>,
+    held: Option<Held>,
 }
+
+/// How much of a message that there is no room for is received at once, in bytes.
+const DISCARDED: usize = 64 << 10;
 
 /// A message and the descriptors that came with it.
 pub(super) struct Frame {
     pub(super) message: Vec<u8>,
     pub(super) descriptors: Vec<OwnedFd>,
+    /// What it has of the session's memory.
+    pub(super) held: Option<Held>,
 }
 
 /// Why no message came.
@@ -38,6 +45,9 @@ pub(super) enum ReceiveError {
     /// The wrapper has closed its end between two messages.
     #[error("the asking process closed its end")]
     Closed,
+    /// There was no room for it.
+    #[error("too many bytes of requests are held by the gate")]
+    NoRoom,
     /// What came is no message.
     #[error("{0}")]
     Malformed(String),
@@ -50,14 +60,14 @@ impl From<FrameError> for ReceiveError {
 }
 
 impl Connection {
-    /// Takes a stream; `budget` is the session's for long messages, in bytes.
-    pub(super) fn new(stream: OwnedFd, budget: Arc<Semaphore>) -> io::Result<Self> {
+    /// Takes a stream; `memory` is the session's for messages, in bytes.
+    pub(super) fn new(stream: OwnedFd, memory: Arc<Share>) -> io::Result<Self> {
         Ok(Self {
             stream: readiness::watch(stream, Interest::READABLE | Interest::WRITABLE)?,
             reader: FrameReader::default(),
             descriptors: Vec::new(),
-            budget,
-            share: None,
+            memory: Some(memory),
+            held: None,
         })
     }
 
@@ -69,17 +79,25 @@ impl Connection {
     pub(super) async fn receive(&mut self) -> Result<Frame, ReceiveError> {
         loop {
             if let Some(message) = self.reader.take()? {
-                self.share = None;
                 self.reader = FrameReader::new(MAX_FOLLOWING_FRAME);
                 return Ok(Frame {
                     message,
                     descriptors: std::mem::take(&mut self.descriptors),
+                    held: self.held.take(),
                 });
             }
             let wanted = self.reader.wanted()?;
-            if wanted > SHORT && self.share.is_none() {
-                let bytes = u32::try_from(wanted).unwrap_or(u32::MAX);
-                self.share = self.budget.clone().acquire_many_owned(bytes).await.ok();
+            if let Some(memory) = &self.memory
+                && self.reader.has_length()
+            {
+                let room = memory.hold(wanted);
+                let Ok(held) = tokio::time::timeout(ROOM_TIME, room).await else {
+                    // Who still sends hears of nothing until that is done.
+                    let _ = tokio::time::timeout(ROOM_TIME, self.discard(wanted)).await;
+                    return Err(ReceiveError::NoRoom);
+                };
+                self.held = Some(held);
+                self.memory = None;
             }
             let reader = &mut self.reader;
             let received = match receive_some(self.stream.get_ref(), reader) {
@@ -109,6 +127,26 @@ impl Connection {
                 )));
             }
         }
+    }
+
+    /// Receives so many bytes and keeps none.
+    async fn discard(&mut self, mut rest: usize) -> io::Result<()> {
+        let mut buffer = vec![0; rest.min(DISCARDED)];
+        while rest > 0 {
+            let length = rest.min(buffer.len());
+            let buffer = &mut buffer[..length];
+            let received = self
+                .stream
+                .async_io(Interest::READABLE, |stream| {
+                    socket::receive(stream.as_fd(), buffer, Wait::Never)
+                })
+                .await?;
+            if received.bytes == 0 {
+                break;
+            }
+            rest -= received.bytes.min(rest);
+        }
+        Ok(())
     }
 
     /// Sends one message whole.

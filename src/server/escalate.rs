@@ -13,7 +13,7 @@ use super::executor::{
 };
 use super::policy::EscalationPolicy;
 use super::reuse::GateVerdicts;
-use super::session::{EscalationSession, Start, WrapperAlias};
+use super::session::{EscalationSession, GateBounds, GatePools, Start, WrapperAlias};
 use super::stopwatch::Stopwatch;
 use crate::model::{
     Enforcement, ExecOutcome, SandboxReport, SessionDescription, SessionEndReason, SessionId,
@@ -27,6 +27,7 @@ pub struct EscalateServer {
     policy: Arc<dyn EscalationPolicy>,
     alias: WrapperAlias,
     verdicts: GateVerdicts,
+    pools: GatePools,
     reuse_limit: Duration,
 }
 
@@ -92,6 +93,7 @@ impl EscalateServer {
             policy,
             alias: WrapperAlias::None,
             verdicts: GateVerdicts::default(),
+            pools: GatePools::new(GateBounds::default()),
             reuse_limit: REUSE_LIMIT,
         }
     }
@@ -100,6 +102,13 @@ impl EscalateServer {
     #[must_use]
     pub fn with_reuse_limit(mut self, longest: Duration) -> Self {
         self.reuse_limit = longest;
+        self
+    }
+
+    /// What all sessions may have together, those that are started from here on.
+    #[must_use]
+    pub fn with_bounds(mut self, bounds: GateBounds) -> Self {
+        self.pools = GatePools::new(bounds);
         self
     }
 
@@ -142,6 +151,7 @@ impl EscalateServer {
             stopwatch: Stopwatch::new(params.timeout),
             parent: parent.clone(),
             verdicts: self.verdicts.clone(),
+            pools: self.pools.clone(),
             reuse_limit: self.reuse_limit,
         })
     }

@@ -17,10 +17,11 @@ use super::executor::{EscalatedExec, PreparedExec};
 use super::intercept::{Action, Input, State, step};
 use super::policy::PolicyError;
 use super::session::Shared;
+use super::share::Held;
 use super::tracker::Watching;
 use crate::model::{
-    DecisionCode, Enforcement, EscalationExecution, ExecOutcome, ExecUsage, InterceptedExec,
-    ProcessIdentity, SessionEvent, Verdict,
+    DecisionCode, Enforcement, Environment, EscalationExecution, ExecOutcome, ExecUsage,
+    InterceptedExec, ProcessIdentity, SessionEvent, Verdict,
 };
 use crate::sys::exec;
 use crate::sys::limits;
@@ -69,6 +70,8 @@ struct Request<'a> {
     asked_file: OsString,
     /// What the wrapper sent while its command was being started.
     early: VecDeque<Input>,
+    /// What its message has of the session's memory.
+    held: Option<Held>,
     /// The right to have a command started, which others wait for.
     turn: Option<OwnedSemaphorePermit>,
 }
@@ -116,6 +119,7 @@ impl<'a> Request<'a> {
             decided_in: Duration::ZERO,
             asked_file: OsString::new(),
             early: VecDeque::new(),
+            held: None,
             turn: None,
         }
     }
@@ -208,10 +212,21 @@ impl<'a> Request<'a> {
     async fn receive_request(&mut self) -> Input {
         let frame = match receive_in_time(&mut self.connection).await {
             Ok(frame) => frame,
+            Err(input @ Input::Overloaded(_)) => {
+                // It is told of nevertheless, by an id alone.
+                self.exec = Some(Arc::new(self.intercepted(EscalateRequest {
+                    file: OsString::new(),
+                    argv: Vec::new(),
+                    workdir: OsString::new(),
+                    env: Environment(Vec::new()),
+                })));
+                return input;
+            }
             Err(input) => return input,
         };
         match EscalateRequest::decode(&frame.message) {
             Ok(request) => {
+                self.held = frame.held;
                 self.asked_file.clone_from(&request.file);
                 self.exec = Some(Arc::new(self.intercepted(request)));
                 Input::Requested
@@ -310,7 +325,9 @@ impl<'a> Request<'a> {
                 self.peer_gone = true;
                 return match error {
                     ReceiveError::Closed => Input::AskerGone,
-                    ReceiveError::Malformed(reason) => Input::Malformed(reason),
+                    ReceiveError::NoRoom | ReceiveError::Malformed(_) => {
+                        Input::Malformed(error.to_string())
+                    }
                 };
             }
         };
@@ -612,6 +629,7 @@ async fn receive_in_time(connection: &mut Connection) -> Result<Frame, Input> {
     match tokio::time::timeout(MESSAGE_TIME, connection.receive()).await {
         Ok(Ok(frame)) => Ok(frame),
         Ok(Err(ReceiveError::Closed)) => Err(Input::AskerGone),
+        Ok(Err(error @ ReceiveError::NoRoom)) => Err(Input::Overloaded(error.to_string())),
         Ok(Err(ReceiveError::Malformed(reason))) => Err(Input::Malformed(reason)),
         Err(_) => Err(Input::Malformed(format!(
             "no whole message within {} s",

@@ -18,7 +18,10 @@ pub mod signal;
 pub mod socket;
 
 #[cfg(feature = "full")]
+pub mod clock;
+#[cfg(feature = "full")]
 pub mod file_system;
+#[cfg(feature = "full")]
 pub mod host;
 #[cfg(feature = "full")]
 pub mod limits;

@@ -23,7 +23,7 @@ use crate::policyd::text;
 use crate::policyd::throttle::Throttle;
 
 /// Bounds of one call. Steps are function calls and loop iterations, so that the bound falls at the
-/// same place on every machine; the time is for what steps don't see.
+/// same place on every machine; the processor's time is for what steps don't see.
 const MAX_STEPS: u64 = 100_000;
 const MAX_HEAP: usize = 128 << 20;
 const MAX_CALLS: usize = 64;
