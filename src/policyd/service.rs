@@ -28,7 +28,8 @@ use super::bounds;
 use super::identity::GateIdentity;
 use super::owners::Owners;
 use super::rules::{
-    ExecFacts, OpinionReuse, OpinionReuseScope, Rules, Ruling, SessionFacts, UserFacts,
+    EnvironmentFact, ExecFacts, OpinionReuse, OpinionReuseScope, Rules, Ruling, SessionFacts,
+    UserFacts,
 };
 use super::store::{Journal, Store};
 use super::throttle::Throttle;
@@ -233,10 +234,16 @@ impl Call {
             Some(_) => v1::EventAcknowledgement::Stored,
             None => v1::EventAcknowledgement::None,
         };
-        let revision = self.setting.rules.borrow().revision().to_owned();
+        let (revision, variables) = {
+            let rules = self.setting.rules.borrow();
+            let asked = rules.requested_environment().iter();
+            let variables = asked.map(|name| name.clone().into()).collect();
+            (rules.revision().to_owned(), variables)
+        };
         self.answer(Answer::SessionAccepted(v1::SessionAccepted {
             event_acknowledgement: acknowledgement.into(),
             policy_revision: revision,
+            requested_environment_names: variables,
             stored_sequence: stored,
             ..v1::SessionAccepted::default()
         }))
@@ -324,13 +331,14 @@ impl Call {
                     }
                 }
                 event = self.events.message() => {
-                    let Some(request) = event.map_err(|status| unreadable(&status))? else {
+                    let Some(mut request) = event.map_err(|status| unreadable(&status))? else {
                         return Ok(());
                     };
                     let received = Instant::now();
                     within_bounds(&request)?;
                     let answer = self.react(session, conversation, &request, received).await?;
                     if let Some(journal) = &mut journal {
+                        forget_values(&mut request);
                         journal.record(request, answer);
                     }
                 }
@@ -449,6 +457,19 @@ fn within_bounds(request: &v1::SessionRequest) -> Result<(), Status> {
     }
 }
 
+/// Values of the environment are for deciding by, and not for the record.
+fn forget_values(request: &mut v1::SessionRequest) {
+    let exec = match &mut request.event {
+        Some(Event::ExecRequested(exec)) => exec,
+        Some(Event::ExecReused(reused)) => match &mut reused.exec {
+            Some(exec) => exec,
+            None => return,
+        },
+        _ => return,
+    };
+    exec.environment_variables.clear();
+}
+
 /// Completes when the token of a call is no longer valid.
 async fn revoked(token: Option<TokenDigest>, tokens: &mut Option<watch::Receiver<Arc<Tokens>>>) {
     let (Some(token), Some(tokens)) = (token, tokens) else {
@@ -522,6 +543,16 @@ fn verdict(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> v
             .iter()
             .map(|name| &name[..])
             .collect(),
+        environment: exec
+            .environment_variables
+            .iter()
+            .map(|variable| EnvironmentFact {
+                name: &variable.name,
+                value: &variable.value,
+                is_redacted: variable.redaction() == v1::Redaction::Replaced,
+            })
+            .collect(),
+        redacted_arguments: &exec.redacted_arguments,
         process: ProcessIdentity {
             pid: process.process_id,
             parent_pid: process.parent_process_id,

@@ -90,11 +90,17 @@ fn a_service_killed_while_it_decides_denies(shell: &Shell) {
     done.says("Execution denied: the policy service can't be reached: ");
     // However often it is tried, that is said once.
     let warnings = done.errors();
-    let warnings: Vec<_> = warnings.lines().filter(|line| line.contains("WARN")).collect();
+    let warnings: Vec<_> = warnings
+        .lines()
+        .filter(|line| line.contains("WARN"))
+        .collect();
     let [warning] = warnings[..] else {
         panic!("{done}");
     };
-    assert!(warning.contains("it is tried again until it is back"), "{done}");
+    assert!(
+        warning.contains("it is tried again until it is back"),
+        "{done}"
+    );
 }
 
 fn a_service_that_stands_still_denies_and_may_go_on(shell: &Shell) {

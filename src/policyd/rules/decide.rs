@@ -1,6 +1,7 @@
 //! The function `decide(exec)` of a rules file.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use starlark::values::structs::AllocStruct;
 use starlark::values::{Heap, OwnedFrozenValue, Value};
 
 use super::answer::{Answer, Opinion};
-use super::facts::ExecFacts;
+use super::facts::{EnvironmentFact, ExecFacts};
 use super::language::{self, GivenAnswer};
 use super::load::bound;
 use super::{CODE_DECIDE_FAILED, DECIDE};
@@ -147,6 +148,21 @@ impl Decoding {
     }
 }
 
+impl Decoding {
+    /// A dict of names and values; of a name that repeats the first, as `getenv(3)` has it.
+    fn environment<'v>(&mut self, heap: Heap<'v>, variables: &[EnvironmentFact<'_>]) -> Value<'v> {
+        let mut seen = HashSet::new();
+        let mut values = Vec::new();
+        for variable in variables {
+            if seen.insert(variable.name) {
+                let name = heap.alloc(&*self.text(variable.name));
+                values.push((name, heap.alloc(&*self.text(variable.value))));
+            }
+        }
+        heap.alloc(AllocDict(values))
+    }
+}
+
 fn exec_value<'v>(heap: Heap<'v>, facts: &ExecFacts<'_>, name: Option<&[u8]>) -> Value<'v> {
     let mut decoding = Decoding { is_exact: true };
     let session = facts.session;
@@ -184,6 +200,25 @@ fn exec_value<'v>(heap: Heap<'v>, facts: &ExecFacts<'_>, name: Option<&[u8]>) ->
         (
             "environment_names",
             decoding.list(heap, facts.environment_names.iter().copied()),
+        ),
+        (
+            "environment",
+            decoding.environment(heap, &facts.environment),
+        ),
+        (
+            "redacted_environment",
+            decoding.list(
+                heap,
+                facts
+                    .environment
+                    .iter()
+                    .filter(|variable| variable.is_redacted)
+                    .map(|variable| variable.name),
+            ),
+        ),
+        (
+            "redacted_arguments",
+            heap.alloc(AllocList(facts.redacted_arguments.iter().copied())),
         ),
         ("gate", heap.alloc(session.gate.as_str())),
         ("labels", heap.alloc(AllocDict(labels))),

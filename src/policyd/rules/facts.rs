@@ -16,12 +16,27 @@ pub struct ExecFacts<'a> {
     pub workdir: &'a [u8],
     /// Names of the environment variables.
     pub environment_names: Vec<&'a [u8]>,
+    /// Values that were asked for and that the gate's owner allows, in the order of the environment.
+    pub environment: Vec<EnvironmentFact<'a>>,
+    /// Positions in `argv` of arguments that the gate's owner has had parts of replaced in.
+    pub redacted_arguments: &'a [u32],
     /// The process that asks.
     pub process: ProcessIdentity,
     /// The exec that this one descends from, where known.
     pub parent: Option<ExecId>,
     /// The session.
     pub session: &'a SessionFacts,
+}
+
+/// A variable of an exec's environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EnvironmentFact<'a> {
+    /// Its name.
+    pub name: &'a [u8],
+    /// Its value.
+    pub value: &'a [u8],
+    /// Whether the gate's owner has had parts of it replaced.
+    pub is_redacted: bool,
 }
 
 /// What rules may know of a session.

@@ -212,6 +212,7 @@ fn finish(
         prefixes: PrefixRules::new(rules),
         decide,
         fallback,
+        variables: draft.variables.into_iter().collect(),
     })
 }
 
@@ -303,7 +304,10 @@ fn check_examples(
 }
 
 #[cfg(test)]
-#[allow(clippy::unnecessary_wraps, reason = "functions of the language may fail")]
+#[allow(
+    clippy::unnecessary_wraps,
+    reason = "functions of the language may fail"
+)]
 mod tests {
     use starlark::environment::{GlobalsBuilder, LibraryExtension};
     use starlark::starlark_module;

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 pub use answer::{Answer, Opinion, OpinionReuse, OpinionReuseScope, Strictness};
 pub use error::RulesError;
-pub use facts::{ExecFacts, SessionFacts, UserFacts};
+pub use facts::{EnvironmentFact, ExecFacts, SessionFacts, UserFacts};
 pub use load::MAX_FILE_SIZE;
 
 use crate::model::EscalationDecision;
@@ -51,6 +51,7 @@ pub struct Rules {
     prefixes: PrefixRules,
     decide: Option<Decide>,
     fallback: Option<Arc<Opinion>>,
+    variables: Vec<Vec<u8>>,
 }
 
 /// What the rules say of one exec, and why.
@@ -82,6 +83,11 @@ impl Rules {
     /// How many prefix rules there are.
     pub fn prefix_rule_count(&self) -> usize {
         self.prefixes.len()
+    }
+
+    /// Names of the environment variables whose values `decide()` is to see.
+    pub fn requested_environment(&self) -> &[Vec<u8>] {
+        &self.variables
     }
 
     /// Says so if there are rules for a program of this name, and this isn't that program as far as
@@ -125,17 +131,26 @@ impl Rules {
                 winner: None,
             };
         };
+        let ruling = ruling(&opinion, || {
+            if is_unmatched {
+                no_match(facts)
+            } else {
+                format!("the rule {} forbids it", opinion.rule)
+            }
+        });
         Ruling {
             matched,
             winner,
-            ..ruling(&opinion, || {
-                if is_unmatched {
-                    no_match(facts)
-                } else {
-                    format!("the rule {} forbids it", opinion.rule)
-                }
-            })
+            reuse: ruling.reuse.filter(|_| !self.may_depend_on_values(facts)),
+            ..ruling
         }
+    }
+
+    /// Whether another exec with the same names may get another answer for what its variables hold. A gate
+    /// doesn't look at values again, and sends none before it knows that they are asked for.
+    fn may_depend_on_values(&self, facts: &ExecFacts<'_>) -> bool {
+        let is_asked_for = |name: &&[u8]| self.variables.iter().any(|asked| asked == name);
+        self.decide.is_some() && facts.environment_names.iter().any(is_asked_for)
     }
 }
 
