@@ -15,8 +15,8 @@ help:
 	@echo 'make demo       build, and show a gated build from first exec to audit'
 	@echo 'make test       build, and run all checks and tests'
 	@echo 'make test-all   the long ones too: the shells'"'"' own test suites, and real work, under the gate'
-	@echo 'make chaos      kills at random moments during 10,000 execs, and what became of each (minutes)'
-	@echo 'make bench      what gating adds to an exec, as ratios'
+	@echo 'make chaos      kills, full disks and bad networks during 10,000 execs, and what became of each (minutes)'
+	@echo 'make bench      what gating adds to an exec, many sessions on one service, and sandboxes (minutes)'
 	@echo 'make clean      remove target/'
 
 build: dependencies programs wrapper shells
@@ -79,13 +79,13 @@ test-all: test
 	scripts/real-work $(DIST)
 	CHAOS_EXECS=10000 $(CARGO) test --locked --test chaos
 
-# CHAOS_SEED=N makes the same choices again.
+# CHAOS_SEED=N makes the same choices again. As root, or the network and the full disk are left out.
 chaos: export CHAOS_EXECS ?= 10000
-chaos: build
+chaos: test-dependencies build
 	$(CARGO) test --locked --test chaos -- --nocapture
 
 bench: build
-	$(CARGO) bench --locked --bench exec_cost
+	$(CARGO) bench --locked --bench exec_cost --bench sessions --bench sandbox_cost
 
 clean:
 	rm -rf target

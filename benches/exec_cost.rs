@@ -9,20 +9,23 @@
 //! - local: execgate with a policy in the gate's process
 //! - remote: execgate with a trivial policy service over loopback TCP
 //! - policyd: execgate with execgate-policyd over loopback TCP, rules and store included
+//! - journal: the same, and the gate has a journal
 //!
 //! `make bench` builds what it needs and runs it.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
     clippy::panic,
-    clippy::print_stdout
+    clippy::print_stdout,
+    unreachable_pub
 )]
 
-use std::io::{BufRead, BufReader};
+mod programs;
+
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use execgate::model::{EscalationDecision, InterceptedExec, Verdict};
@@ -34,6 +37,7 @@ use execgate::server::{
 };
 use execgate::sys::readiness;
 use execgate::sys::socket::{self, Kind, Wait};
+use programs::{Served, dist};
 use tokio::io::Interest;
 use tokio_stream::{Stream, StreamExt};
 use tokio_util::sync::CancellationToken;
@@ -66,18 +70,6 @@ fn runtime(threads: bool) -> tokio::runtime::Runtime {
     builder.enable_all().build().unwrap()
 }
 
-fn dist(path: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("target/dist")
-        .join(path);
-    assert!(
-        path.exists(),
-        "{} is missing: `make build` makes it",
-        path.display()
-    );
-    path
-}
-
 /// The loop, which prints how many microseconds it took.
 fn script() -> String {
     format!(
@@ -107,28 +99,6 @@ fn once(mut command: Command) -> f64 {
     total / execs
 }
 
-struct Served(Child, String);
-
-impl Served {
-    fn start(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        let address = line.trim().rsplit(' ').next().unwrap().to_owned();
-        let address = address.trim_start_matches("http://").to_owned();
-        Self(child, format!("http://{address}"))
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn measure() {
     let this = std::env::current_exe().unwrap();
     let scratch = tempfile::tempdir().unwrap();
@@ -143,18 +113,19 @@ fn measure() {
     let mut serve = Command::new(&this);
     serve.arg("serve");
     let trivial = Served::start(serve);
-    let mut policyd = Command::new(dist("bin/execgate-policyd"));
-    policyd.args(["--log", "warn", "--listen", "127.0.0.1:0", "--rules"]);
-    policyd.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/rules/demo.rules.star"));
-    policyd.arg("--data").arg(scratch.path().join("data"));
-    let policyd = Served::start(policyd);
+    let policyd = Served::policyd(scratch.path());
+    let journal = scratch.path().join("journal");
 
-    let gated = |url: &str| {
+    let gated = |url: &str, journal: Option<&Path>| {
         let mut command = Command::new(dist("bin/execgate"));
-        command.args(["exec", "--no-login", "--policy", url, "--", &script()]);
+        command.args(["exec", "--no-login", "--sandbox", "none", "--policy", url]);
+        if let Some(journal) = journal {
+            command.arg("--journal").arg(journal);
+        }
+        command.args(["--", &script()]);
         command
     };
-    let ways: [(&str, Way<'_>); 5] = [
+    let ways: [(&str, Way<'_>); 6] = [
         ("plain", Box::new(shell)),
         (
             "floor",
@@ -172,8 +143,9 @@ fn measure() {
                 command
             }),
         ),
-        ("remote", Box::new(|| gated(&trivial.1))),
-        ("policyd", Box::new(|| gated(&policyd.1))),
+        ("remote", Box::new(|| gated(&trivial.1, None))),
+        ("policyd", Box::new(|| gated(&policyd.1, None))),
+        ("journal", Box::new(|| gated(&policyd.1, Some(&journal)))),
     ];
     let mut times = vec![Vec::new(); ways.len()];
     for _ in 0..ROUNDS {
@@ -201,6 +173,8 @@ fn measure() {
             added / floor
         );
     }
+    let with_journal = medians[5] / medians[4];
+    println!("an exec with a journal takes {with_journal:.2} times as long as without");
 }
 
 /// A policy service that answers at once.

@@ -14,8 +14,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use execgate::model::{
-    Enforcement, EscalationDecision, EscalationExecution, ExecOutcome, InterceptedExec,
-    SandboxReport, Verdict,
+    EscalationDecision, EscalationExecution, ExecOutcome, InterceptedExec, SandboxReport, Verdict,
 };
 use execgate::server::{
     BoxFuture, EscalateServer, EscalatedExec, EscalationPolicy, ExecParams, ExecutorError, Login,
@@ -111,6 +110,8 @@ impl ShellCommandExecutor for Direct {
                 argv: exec.argv,
                 workdir: exec.workdir,
                 env: exec.env,
+                confinement: None,
+                told_descriptors: Vec::new(),
             })
         })
     }
@@ -135,10 +136,7 @@ async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
         ..ExecParams::default()
     };
     // What is really enforced, for the policy and its records.
-    let sandbox = SandboxReport {
-        backend: "none".to_owned(),
-        enforcement: Enforcement::None,
-    };
+    let sandbox = SandboxReport::none();
     // Cancel it to end the session, with all that it started.
     let cancelled = CancellationToken::new();
     let result = server

@@ -20,6 +20,8 @@ pub mod pb;
 #[cfg(feature = "full")]
 pub mod policyd;
 #[cfg(feature = "full")]
+pub mod program;
+#[cfg(feature = "full")]
 pub mod sandbox;
 #[cfg(feature = "full")]
 pub mod server;

@@ -408,7 +408,8 @@ async fn converse(policyd: &Policyd) {
     assert!(matches!(
         verdict.decision,
         Some(v1::verdict::Decision::Escalate(v1::Escalate {
-            execution: Some(v1::escalate::Execution::Unsandboxed(_))
+            execution: Some(v1::escalate::Execution::Unsandboxed(_)),
+            ..
         }))
     ));
     let verdict = gate.ask(3, "/usr/bin/curl", &["x"]).await;

@@ -15,8 +15,8 @@ use std::time::{Duration, SystemTime};
 
 use execgate::link::{Drained, LinkOptions, PolicyLink};
 use execgate::model::{
-    DecisionCode, Enforcement, Environment, EscalationDecision, ExecId, InterceptedExec,
-    ProcessIdentity, SandboxReport, SessionDescription, SessionEndReason, SessionEvent, SessionId,
+    DecisionCode, Environment, EscalationDecision, ExecId, InterceptedExec, ProcessIdentity,
+    SandboxReport, SessionDescription, SessionEndReason, SessionEvent, SessionId,
 };
 use execgate::policyd::store::open_for_reading;
 use execgate::server::{EscalationPolicy, SessionContext};
@@ -63,10 +63,7 @@ fn context() -> SessionContext {
         labels: BTreeMap::new(),
         workdir: "/work".into(),
         command: vec!["zsh".into()],
-        sandbox: SandboxReport {
-            backend: "none".to_owned(),
-            enforcement: Enforcement::None,
-        },
+        sandbox: SandboxReport::none(),
         started_at: SystemTime::now(),
     })
 }
@@ -82,6 +79,8 @@ fn exec(id: u64) -> InterceptedExec {
         process: ProcessIdentity::default(),
         parent: None,
         asked_at: SystemTime::now(),
+        executable: execgate::model::Executable::default(),
+        workdir_protection: None,
     }
 }
 
@@ -116,6 +115,7 @@ async fn nothing_is_lost_or_left_undecided_over_kills() {
                     session.observe(SessionEvent::ExecDecided {
                         exec: ExecId(id),
                         verdict,
+                        environment: None,
                         waited: Duration::ZERO,
                         decided_in: Duration::ZERO,
                         at: SystemTime::now(),

@@ -29,7 +29,7 @@ enum Crates {
     Any,
 }
 
-const ROOMS: [Room; 14] = [
+const ROOMS: [Room; 15] = [
     Room {
         name: "model",
         rooms: &[],
@@ -39,6 +39,11 @@ const ROOMS: [Room; 14] = [
         name: "sys",
         rooms: &[],
         crates: Crates::Only(&["libc", "tokio"]),
+    },
+    Room {
+        name: "program",
+        rooms: &["model", "sys"],
+        crates: Crates::Only(&["sha2"]),
     },
     Room {
         name: "wire",
@@ -52,13 +57,20 @@ const ROOMS: [Room; 14] = [
     },
     Room {
         name: "server",
-        rooms: &["model", "wire", "sys"],
+        rooms: &["model", "wire", "sys", "program"],
         crates: Crates::Only(&["serde", "thiserror", "tokio", "tokio-util", "tracing"]),
     },
     Room {
         name: "sandbox",
         rooms: &["model", "sys"],
-        crates: Crates::Only(&["thiserror"]),
+        crates: Crates::Only(&[
+            "landlock",
+            "libc",
+            "seccompiler",
+            "serde",
+            "thiserror",
+            "toml",
+        ]),
     },
     Room {
         name: "pb",
@@ -98,7 +110,7 @@ const ROOMS: [Room; 14] = [
     },
     Room {
         name: "policyd",
-        rooms: &["model", "sys", "pb", "logging", "transport"],
+        rooms: &["model", "sys", "program", "pb", "logging", "transport"],
         crates: Crates::Any,
     },
     Room {

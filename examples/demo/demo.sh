@@ -23,7 +23,7 @@ export GIT_COMMITTER_NAME=demo GIT_COMMITTER_EMAIL=demo@localhost
 export GIT_CONFIG_GLOBAL=/dev/null
 
 echo
-"$dist/bin/execgate" exec --policy "unix:$work/policy.sock" --sandbox bubblewrap --no-login \
+"$dist/bin/execgate" exec --policy "unix:$work/policy.sock" --no-login \
     --workdir "$work/project" --label job=demo -- ./build.sh
 
 echo

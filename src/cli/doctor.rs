@@ -14,6 +14,7 @@ mod journal;
 use super::policy::PolicyOptions;
 use super::{Failure, OutputForm, OutputOption, SUCCESS, place};
 use crate::link::{Endpoint, LinkCredentials};
+use crate::sandbox::{Backend, Landlock, limits};
 use crate::sys::reach::{Reach, reach};
 use crate::sys::{host, limits, process, signal};
 
@@ -97,6 +98,7 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> Result<c_int, Failure> {
     findings.extend(["bash", "zsh"].map(shell));
     findings.push(descendants());
     findings.push(open_files());
+    findings.push(landlock());
     findings.push(bubblewrap());
     findings.extend(policies(&arguments.policy));
     // A variable that is set to nothing isn't a choice.
@@ -286,37 +288,51 @@ fn open_files() -> Finding {
     }
 }
 
+fn landlock() -> Finding {
+    const SUBJECT: &str = "landlock";
+    match Landlock::find() {
+        Ok(Landlock { version, lacking }) if lacking.is_empty() => Finding::good(
+            SUBJECT,
+            format!(
+                "version {version}: --sandbox landlock enforces profiles fully; what they don't cover: {}",
+                limits(&Backend::Landlock).join("; ")
+            ),
+        ),
+        Ok(Landlock { version, lacking }) => Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            format!(
+                "version {version}: --sandbox landlock enforces profiles partially: {}",
+                lacking.join("; ")
+            ),
+            "use a newer kernel, or --sandbox bubblewrap, or accept it: --accept-partial-sandbox",
+        ),
+        Err(error) => Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            format!("--sandbox landlock, the default, can't be used: {error}"),
+            "use --sandbox bubblewrap",
+        ),
+    }
+}
+
 fn bubblewrap() -> Finding {
     const SUBJECT: &str = "bubblewrap";
-    let Some(path) = place::find_in_path("bwrap") else {
-        return Finding::lacking(
+    match super::sandbox::bubblewrap() {
+        Ok(found) => Finding::good(
             SUBJECT,
-            Status::Weak,
-            "not installed: --sandbox bubblewrap can't be used",
-            "apt-get install bubblewrap",
-        );
-    };
-    let ran = Command::new(&path)
-        .args([
-            "--ro-bind",
-            "/",
-            "/",
-            "--unshare-pid",
-            "--unshare-net",
-            "--",
-            "/bin/true",
-        ])
-        .stdin(Stdio::null())
-        .output();
-    match ran {
-        Ok(output) if output.status.success() => Finding::good(SUBJECT, path.display().to_string()),
-        Ok(output) => Finding::lacking(
-            SUBJECT,
-            Status::Weak,
-            String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-            "allow unprivileged user namespaces, or run the gate as root",
+            format!(
+                "{}: --sandbox bubblewrap enforces profiles fully; what they don't cover: {}",
+                found.version(),
+                limits(&Backend::Bubblewrap(found)).join("; ")
+            ),
         ),
-        Err(error) => Finding::lacking(SUBJECT, Status::Weak, error.to_string(), "reinstall it"),
+        Err(failure) => Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            format!("--sandbox bubblewrap can't be used: {}", failure.message),
+            failure.hint.unwrap_or_default(),
+        ),
     }
 }
 

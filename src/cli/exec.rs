@@ -11,9 +11,11 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use tokio_util::sync::CancellationToken;
 
+use super::denials::Denials;
 use super::executor::{Executor, Streams};
 use super::journal::JournalArguments;
 use super::policy::{PolicyOptions, unprepared};
+use super::sandbox::{Place, SandboxArguments, TemporaryDirectory};
 use super::startup::Startup;
 use super::time;
 use super::{Failure, OutputForm, OutputOption, PROGRAM, TIMED_OUT, place};
@@ -22,10 +24,9 @@ use crate::link::{
 };
 use crate::logging;
 use crate::metrics::{GateMetrics, Measured, MetricsEndpoint};
-use crate::sandbox::Sandbox;
 use crate::server::{
-    EscalateServer, EscalationPolicy, ExecParams, ExecResult, Login, ServerError, SessionParams,
-    ShellCommandExecutor,
+    ESCALATED_PATH, EscalateServer, EscalationPolicy, ExecParams, ExecResult, Login,
+    OwnersEnvironment, ServerError, SessionParams, ShellCommandExecutor,
 };
 use crate::sys::reach::{Reach, reach};
 use crate::sys::signal::SignalWatch;
@@ -50,7 +51,7 @@ pub(super) const SIGNALS: &[c_int] = &[
 const EXAMPLES: &str = "\
 Examples:
   execgate exec --policy http://127.0.0.1:50051 -- 'make && make check'
-  execgate exec --policy unix:/run/execgate/policy.sock --sandbox bubblewrap -- ./build.sh
+  execgate exec --policy unix:/run/execgate/policy.sock --write ~/.cache/build -- ./build.sh
   execgate exec --label job=42 --timeout 10m --output json -- 'cargo test'
 
 The command is one string for the shell. Several words are quoted and joined, so that
@@ -100,6 +101,10 @@ struct SessionOptions {
     #[arg(long, value_name = "NAME")]
     allow_environment: Vec<String>,
 
+    /// PATH of escalated commands, instead of the one that the session chose
+    #[arg(long, value_name = "PATH", env = "EXECGATE_ESCALATED_PATH", default_value = ESCALATED_PATH)]
+    escalated_path: OsString,
+
     #[command(flatten)]
     journal: JournalArguments,
 
@@ -119,9 +124,8 @@ struct SessionOptions {
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_label)]
     labels: Vec<(String, String)>,
 
-    /// Which sandbox the shell and its commands are in
-    #[arg(long, value_name = "BACKEND", default_value = "none")]
-    sandbox: Backend,
+    #[command(flatten)]
+    sandbox: SandboxArguments,
 }
 
 #[derive(Debug, Args)]
@@ -170,15 +174,6 @@ enum Unavailable {
     Deny,
     /// It runs, inside the sandbox.
     Run,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Backend {
-    /// No sandbox: commands that run do so where the gate is
-    None,
-    /// Bubblewrap: read everything but /tmp and /run, which are its own; write the working directory and
-    /// them; no network
-    Bubblewrap,
 }
 
 pub(super) fn exec(
@@ -250,6 +245,10 @@ struct Gate {
     policy: Arc<dyn EscalationPolicy>,
     executor: Arc<Executor>,
     reuse_limit: Duration,
+    owner: OwnersEnvironment,
+    /// Goes with the gate.
+    _temporary: Option<TemporaryDirectory>,
+    denials: Option<Denials>,
 }
 
 impl Gate {
@@ -267,21 +266,20 @@ impl Gate {
         })?;
         let wrapper = place::wrapper()?;
         let shell = place::shell(&options.shell)?;
-        let home = workdir(options.workdir.as_deref())?;
         let shells = shell.parent().map(Path::to_owned);
-        let sandbox = match options.sandbox {
-            Backend::None => Sandbox::None,
-            Backend::Bubblewrap => Sandbox::Bubblewrap {
-                program: place::find_in_path("bwrap").ok_or_else(|| {
-                    Failure::saying("bubblewrap isn't installed").hint("apt-get install bubblewrap")
-                })?,
-                visible: [wrapper.parent(), shell.parent()]
-                    .into_iter()
-                    .flatten()
-                    .map(Path::to_owned)
-                    .collect(),
-            },
-        };
+        let gates_own = options
+            .policy
+            .own_files()
+            .chain(options.journal.directory());
+        let sandboxed = options.sandbox.prepare(Place {
+            workdir: workdir(options.workdir.as_deref())?,
+            visible: [wrapper.parent(), shell.parent()]
+                .into_iter()
+                .flatten()
+                .map(Path::to_owned)
+                .collect(),
+            gates_own: gates_own.chain(options.redact_from.clone()).collect(),
+        })?;
         let mut link = LinkOptions::new(endpoint);
         link.further_endpoints = endpoints.collect();
         link.verdict_deadline = options.verdict_timeout;
@@ -313,11 +311,16 @@ impl Gate {
             policy: policy_of(options, &link)?,
             link,
             reuse_limit: options.reuse_limit,
+            owner: OwnersEnvironment {
+                path: options.escalated_path.clone(),
+                ..OwnersEnvironment::of_this_process()
+            },
+            _temporary: sandboxed.temporary,
+            denials: sandboxed.denials,
             executor: Arc::new(Executor {
-                sandbox,
+                sandbox: Arc::new(sandboxed.sandbox),
                 streams,
                 startup,
-                home,
                 shells,
                 signals: Mutex::new(Some(signals)),
             }),
@@ -339,7 +342,8 @@ impl Gate {
             .build()
             .map_err(|error| Failure::saying(format!("cannot start: {error}")))?;
         let server = EscalateServer::new(self.shell, self.wrapper, self.policy)
-            .with_reuse_limit(self.reuse_limit);
+            .with_reuse_limit(self.reuse_limit)
+            .with_owners_environment(self.owner);
         let ended = runtime.block_on(async {
             let cancelled = CancellationToken::new();
             let result = session(&server, self.executor.clone(), &cancelled).await;
@@ -348,6 +352,9 @@ impl Gate {
             }
             result.map_err(|error| Failure::new(&error))
         });
+        if let Some(denials) = self.denials {
+            denials.tell();
+        }
         // A journal's disk that hangs keeps no gate from ending.
         runtime.shutdown_timeout(SHUTDOWN_TIME);
         ended

@@ -13,15 +13,16 @@ use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::unix::pipe;
 use tokio_util::sync::CancellationToken;
 
+use super::Failure;
 use super::startup::Startup;
 use crate::model::{Environment, EscalationExecution, ExecOutcome};
 use crate::sandbox::{Sandbox, Unconfined};
 use crate::server::{
     BoxFuture, EscalatedExec, ExecutorError, PreparedExec, ShellCommand, ShellCommandExecutor,
-    ShellOutput,
+    ShellOutput, WritablePlaces,
 };
 use crate::sys::signal::SignalWatch;
-use crate::sys::spawn::{Command, Directory, ProcessGroup, Report, Supervisor};
+use crate::sys::spawn::{Command, Directory, ProcessGroup, Report, Step, Supervisor};
 use crate::sys::{descriptor, process, readiness};
 use crate::wire::SOCKET_VARIABLE;
 
@@ -39,11 +40,9 @@ pub(super) enum Streams {
 }
 
 pub(super) struct Executor {
-    pub(super) sandbox: Sandbox,
+    pub(super) sandbox: Arc<Sandbox>,
     pub(super) streams: Streams,
     pub(super) startup: Arc<Startup>,
-    /// The session's directory.
-    pub(super) home: PathBuf,
     /// Directory of the patched shells, which goes first in `PATH`.
     pub(super) shells: Option<PathBuf>,
     /// Signals for the shell that reach the gate.
@@ -68,28 +67,50 @@ impl ShellCommandExecutor for Executor {
         &self,
         exec: EscalatedExec,
     ) -> BoxFuture<'_, Result<PreparedExec, ExecutorError>> {
+        let sandbox = self.sandbox.clone();
         Box::pin(async move {
-            let command = Unconfined {
-                program: &exec.file,
-                argv: &exec.argv,
-                workdir: &exec.workdir,
-            };
-            let confined = match &exec.execution {
-                EscalationExecution::Unsandboxed => command.as_it_is(),
-                EscalationExecution::TurnDefault => self.sandbox.confine(command, &self.home),
-                EscalationExecution::Permissions(permissions) => self
-                    .sandbox
-                    .confine_by(command, permissions)
-                    .map_err(|error| failed("confine the command")(io::Error::other(error)))?,
-            };
-            Ok(PreparedExec {
-                program: confined.program,
-                argv: confined.argv,
-                workdir: exec.workdir,
-                env: exec.env,
-            })
+            if let EscalationExecution::Permissions(_) = exec.execution {
+                // Rules of its own are to be made, by looking at directories: the gate's thread goes on.
+                let prepare = move || prepare(&sandbox, exec);
+                let prepared = tokio::task::spawn_blocking(prepare).await;
+                return prepared
+                    .map_err(|error| failed("confine the command")(io::Error::other(error)))?;
+            }
+            prepare(&sandbox, exec)
         })
     }
+
+    fn writable_places(&self) -> WritablePlaces {
+        match self.sandbox.writable() {
+            None => WritablePlaces::Everywhere,
+            Some(places) => WritablePlaces::Only(places),
+        }
+    }
+}
+
+/// Puts an escalated command into the confinement that its verdict says.
+fn prepare(sandbox: &Sandbox, exec: EscalatedExec) -> Result<PreparedExec, ExecutorError> {
+    let command = Unconfined {
+        program: &exec.file,
+        argv: &exec.argv,
+        workdir: &exec.workdir,
+    };
+    let confined = match &exec.execution {
+        EscalationExecution::Unsandboxed => sandbox.release(command),
+        EscalationExecution::TurnDefault => sandbox.confine(command),
+        EscalationExecution::Permissions(permissions) => sandbox.confine_by(command, permissions),
+    };
+    let confined = confined.map_err(|error| {
+        failed("confine the command")(io::Error::other(Failure::new(&error).message))
+    })?;
+    Ok(PreparedExec {
+        program: confined.program,
+        argv: confined.argv,
+        workdir: exec.workdir,
+        env: exec.env,
+        confinement: confined.confinement,
+        told_descriptors: confined.descriptors,
+    })
 }
 
 impl Executor {
@@ -145,14 +166,14 @@ impl Executor {
         command: &ShellCommand,
         program: &Path,
     ) -> io::Result<(Supervisor, Option<(OwnedFd, OwnedFd)>)> {
-        let confined = self.sandbox.confine(
-            Unconfined {
+        let confined = self
+            .sandbox
+            .confine(Unconfined {
                 program,
                 argv: &command.argv,
                 workdir: &command.workdir,
-            },
-            &self.home,
-        );
+            })
+            .map_err(io::Error::other)?;
         let mut descriptors = self.startup.descriptors()?;
         let capture = match self.streams {
             Streams::Pass => None,
@@ -192,6 +213,9 @@ impl Executor {
             group: ProcessGroup::Of(process::own_pid()),
             context: self.startup.context(),
             is_script: false,
+            closed_by_exec: Vec::new(),
+            confinement: confined.confinement,
+            told_descriptors: confined.descriptors,
         })?;
         Ok((supervisor, capture))
     }
@@ -201,6 +225,9 @@ impl Executor {
         let mut overlay = command.env_overlay.clone();
         if let Some(shells) = &self.shells {
             overlay.insert("PATH".into(), self.path(shells));
+        }
+        if let Some(temporary) = self.sandbox.temporary() {
+            overlay.insert("TMPDIR".into(), temporary.into());
         }
         let mut entries = Vec::new();
         for entry in &self.startup.environment {
@@ -266,9 +293,13 @@ impl Executor {
             };
             match report.map_err(failed("wait for the shell"))? {
                 Some(Report::Started { own_group: own, .. }) => own_group = own,
-                Some(Report::NotStarted { errno, .. }) => {
+                Some(Report::NotStarted { step, errno }) => {
                     let error = io::Error::from_raw_os_error(errno);
-                    return Err(failed("start the shell")(error));
+                    let attempted = match step {
+                        Step::Confinement => "confine the shell",
+                        _ => "start the shell",
+                    };
+                    return Err(failed(attempted)(error));
                 }
                 Some(Report::Ended { end, .. }) => break end.into(),
                 Some(report) => note_left_behind(report),

@@ -39,6 +39,13 @@ enum Mode {
 }
 
 impl JournalArguments {
+    /// The journal's directory, which is no session's to see.
+    pub(super) fn directory(&self) -> Option<PathBuf> {
+        // A variable that is set to nothing isn't a choice.
+        let named = self.journal.clone();
+        named.filter(|path| !path.as_os_str().is_empty())
+    }
+
     pub(super) fn audit(&self) -> Audit {
         match self.audit {
             Mode::Strict => Audit::Strict,
@@ -48,12 +55,7 @@ impl JournalArguments {
 
     /// Begins the gate's journal, if it is to have one.
     pub(super) fn open(&self) -> Result<Option<Arc<Journal>>, Failure> {
-        // A variable that is set to nothing isn't a choice.
-        let named = self
-            .journal
-            .clone()
-            .filter(|path| !path.as_os_str().is_empty());
-        let Some(directory) = named else {
+        let Some(directory) = self.directory() else {
             return match self.audit {
                 Mode::BestEffort => Ok(None),
                 Mode::Strict => Err(Failure::saying(

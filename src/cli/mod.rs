@@ -2,12 +2,14 @@
 //!
 //! Not here: anything that another program could want; that is in the other rooms.
 
+mod denials;
 mod doctor;
 mod exec;
 mod executor;
 mod journal;
 mod place;
 mod policy;
+mod sandbox;
 mod startup;
 mod time;
 

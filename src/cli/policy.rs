@@ -78,6 +78,19 @@ impl PolicyOptions {
             .collect::<Result<_, _>>()
     }
 
+    /// What is the gate's own, and no session's to see: keys, tokens, and sockets of policy services.
+    pub(super) fn own_files(&self) -> impl Iterator<Item = PathBuf> {
+        let sockets = self.named().filter_map(|name| name.strip_prefix("unix:"));
+        let files = [&self.policy_key, &self.policy_token_file]
+            .into_iter()
+            .flatten()
+            .cloned();
+        let named: Vec<_> = sockets.map(PathBuf::from).chain(files).collect();
+        named
+            .into_iter()
+            .filter_map(|path| std::path::absolute(path).ok())
+    }
+
     pub(super) fn credentials(&self) -> LinkCredentials {
         let pair = self.policy_cert.clone().zip(self.policy_key.clone());
         LinkCredentials {

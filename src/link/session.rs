@@ -1,5 +1,6 @@
 use std::collections::HashSet;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 use std::time::{Duration, SystemTime};
@@ -27,7 +28,9 @@ use crate::model::{
 use crate::pb::v1::session_request::Event;
 use crate::pb::v1::{self, Resumption, SessionRequest};
 use crate::pb::{self, Answer, BrokenAnswer, Reconnect, TraceParent};
-use crate::server::{BoxFuture, EscalationPolicy, Forgotten, Pause, PolicyError, SessionContext};
+use crate::server::{
+    BoxFuture, Digest, EscalationPolicy, Forgotten, Pause, PolicyError, SessionContext,
+};
 
 /// The policy of one session.
 #[derive(Debug)]
@@ -48,6 +51,8 @@ pub(super) struct Shared {
     session: SessionContext,
     /// Names of the environment variables whose values the service gets.
     environment: Mutex<Arc<HashSet<Vec<u8>>>>,
+    /// Whether the service would like to see digests of programs.
+    digests_wanted: AtomicBool,
     /// The session's first event.
     first: SessionRequest,
     /// The journal's attention, where there is a journal.
@@ -197,6 +202,14 @@ impl EscalationPolicy for SessionLink {
         self.shared.unrecorded().is_none()
     }
 
+    fn wanted_digest(&self) -> Digest {
+        if self.shared.digests_wanted.load(Ordering::Relaxed) {
+            Digest::Sha256
+        } else {
+            Digest::None
+        }
+    }
+
     fn observe(&self, event: SessionEvent) {
         let is_last = matches!(event, SessionEvent::SessionEnded { .. });
         let reused = match &event {
@@ -278,6 +291,7 @@ impl Shared {
             tally,
             session,
             environment: Mutex::default(),
+            digests_wanted: AtomicBool::new(false),
             first,
             attendance: OnceLock::new(),
             shares,
@@ -470,8 +484,11 @@ impl Shared {
                 acknowledgement,
                 policy_revision,
                 environment_names,
+                executable_digest,
                 stored: _,
             }) => {
+                let wanted = executable_digest == pb::ExecutableDigest::Sha256;
+                self.digests_wanted.store(wanted, Ordering::Relaxed);
                 let allowed = self.options.disclosure.allowed_of(environment_names);
                 self.environment_names(|names| *names = Arc::new(allowed));
                 self.update(|state| state.heard(acknowledgement));

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::GateMetrics;
 use crate::model::{InterceptedExec, SessionEvent, Verdict};
-use crate::server::{BoxFuture, EscalationPolicy, PolicyError, SessionContext};
+use crate::server::{BoxFuture, Digest, EscalationPolicy, PolicyError, SessionContext};
 
 /// A policy, with what it does counted.
 pub struct Measured {
@@ -65,6 +65,10 @@ impl EscalationPolicy for Measured {
 
     fn may_reuse(&self) -> bool {
         self.policy.may_reuse()
+    }
+
+    fn wanted_digest(&self) -> Digest {
+        self.policy.wanted_digest()
     }
 
     fn observe(&self, event: SessionEvent) {

@@ -1,6 +1,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::EscalationTerms;
+
 /// What is to be done with one intercepted exec.
 #[must_use]
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,6 +79,8 @@ pub struct Verdict {
     pub reuse: Option<Reuse>,
     /// How long the policy service says that it took; `None`: it doesn't say.
     pub service_time: Option<Duration>,
+    /// Where it escalates: on which terms.
+    pub terms: EscalationTerms,
 }
 
 /// How a verdict may be used again without asking.
@@ -133,6 +137,7 @@ impl From<EscalationDecision> for Verdict {
             policy_revision: String::new(),
             reuse: None,
             service_time: None,
+            terms: EscalationTerms::default(),
         }
     }
 }
@@ -158,11 +163,17 @@ pub enum DecisionCode {
     InvalidRequest,
     /// Events can't be kept, and the gate's owner wants no exec without its record.
     Unrecorded,
+    /// The program isn't any more what it was when it was asked about.
+    ProgramChanged,
+    /// The session could have written the program, which the verdict doesn't allow.
+    ProgramUnprotected,
+    /// Which file the program is couldn't be told, or that file not be executed.
+    ProgramUnidentified,
 }
 
 impl DecisionCode {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Verdict,
         Self::Reused,
         Self::TimedOut,
@@ -172,6 +183,8 @@ impl DecisionCode {
         Self::SessionEnded,
         Self::InvalidRequest,
         Self::Unrecorded,
+        Self::ProgramUnprotected,
+        Self::ProgramUnidentified,
     ];
 
     /// The code's stable name, such as `timed-out`.
@@ -187,6 +200,9 @@ impl DecisionCode {
             Self::SessionEnded => "session-ended",
             Self::InvalidRequest => "invalid-request",
             Self::Unrecorded => "unrecorded",
+            Self::ProgramChanged => "program-changed",
+            Self::ProgramUnprotected => "program-unprotected",
+            Self::ProgramUnidentified => "program-unidentified",
         }
     }
 }

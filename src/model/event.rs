@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{ExecId, InterceptedExec, SessionId, Verdict};
+use super::{EnvironmentDifference, ExecId, InterceptedExec, SessionId, Verdict};
 
 /// What happened in a session, apart from the questions themselves, which a policy gets to decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub enum SessionEvent {
         exec: ExecId,
         /// What it did, and why.
         verdict: Verdict,
+        /// How an escalated command's environment differs from what was asked for.
+        environment: Option<EnvironmentDifference>,
         /// How long the process waited, from the question's receipt to its answer.
         waited: Duration,
         /// How much of it the policy took to decide; zero where it wasn't asked.
@@ -48,6 +50,8 @@ pub enum SessionEvent {
         usage: Option<ExecUsage>,
         /// The process that ran it; 0 where there was none.
         pid: u32,
+        /// Descriptors of an escalated command that are directories which the session can write.
+        writable_directories: Vec<i32>,
         /// When.
         at: SystemTime,
     },

@@ -2,6 +2,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use super::{Executable, Protection};
+
 /// Names an exec within its session; greater for each that follows, never 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExecId(pub u64);
@@ -32,6 +34,10 @@ pub struct InterceptedExec {
     pub parent: Option<ExecId>,
     /// When the question reached the gate.
     pub asked_at: SystemTime,
+    /// The file that `file` leads to where the gate is.
+    pub executable: Executable,
+    /// Whether the session can write to `workdir`; `None` where that isn't known.
+    pub workdir_protection: Option<Protection>,
 }
 
 /// An environment as the kernel has it: entries in order, each usually `NAME=value`, which may repeat.

@@ -45,6 +45,29 @@ pub struct SandboxReport {
     pub backend: String,
     /// How much is in force.
     pub enforcement: Enforcement,
+    /// Name of the profile that says what it allows; empty where there is none.
+    pub profile: String,
+    /// What of it isn't enforced, in words.
+    pub not_enforced: Vec<String>,
+    /// Of what enforces it, such as `landlock 7`; empty where it has none.
+    pub version: String,
+    /// What no version of the backend holds, in words.
+    pub limits: Vec<String>,
+}
+
+impl SandboxReport {
+    /// No sandbox.
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            backend: "none".to_owned(),
+            enforcement: Enforcement::None,
+            profile: String::new(),
+            not_enforced: Vec::new(),
+            version: String::new(),
+            limits: Vec::new(),
+        }
+    }
 }
 
 /// How much of what was asked of a sandbox is in force.

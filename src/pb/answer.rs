@@ -9,8 +9,9 @@ use prost::bytes::Bytes;
 use super::text::one_line;
 use super::v1;
 use crate::model::{
-    DecisionCode, EscalationDecision, EscalationExecution, EscalationPermissions, ExecId,
-    NetworkAccess, Reuse, ReuseReach, ReuseScope, Verdict,
+    DecisionCode, EnvironmentRules, EscalationDecision, EscalationExecution, EscalationPermissions,
+    EscalationTerms, ExecId, NamePattern, NetworkAccess, Reuse, ReuseReach, ReuseScope,
+    Unprotected, Verdict,
 };
 
 /// What a policy service answered, with all text made safe for one line of a terminal.
@@ -24,6 +25,8 @@ pub enum Answer {
         policy_revision: String,
         /// Names of environment variables whose values it would like to see.
         environment_names: Vec<Vec<u8>>,
+        /// Which digest of programs it would like to see.
+        executable_digest: ExecutableDigest,
         /// The highest sequence of the session that it has stored; 0: it doesn't say.
         stored: u64,
     },
@@ -55,6 +58,15 @@ pub enum Answer {
         /// Why.
         reason: String,
     },
+}
+
+/// Which digest of programs a policy service would like to see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExecutableDigest {
+    /// None.
+    None,
+    /// SHA-256 of the content.
+    Sha256,
 }
 
 /// Whether a policy service acknowledges events.
@@ -98,6 +110,14 @@ pub enum BrokenVerdict {
     /// Its profile has a path with a NUL, which no file name can have.
     #[error("the policy's permission profile has the path {0:?}, which contains a NUL")]
     PathWithNul(PathBuf),
+    /// It sets a variable that no environment can have.
+    #[error(
+        "the policy's verdict sets a variable whose name is empty or has = in it, or with a NUL"
+    )]
+    NoVariable,
+    /// It says something of more variables than are looked at.
+    #[error("the policy's verdict names more than {MOST_VARIABLES} variables")]
+    TooManyVariables,
     /// Its bytes can't be decoded, apart from the exec that it is for.
     #[error("the policy's verdict can't be decoded")]
     Undecodable(#[source] prost::DecodeError),
@@ -120,6 +140,10 @@ pub fn answer(response: v1::SessionResponse) -> Result<Answer, BrokenAnswer> {
                 v1::EventAcknowledgement::Unspecified | v1::EventAcknowledgement::None => {
                     Acknowledgement::None
                 }
+            },
+            executable_digest: match accepted.requested_executable_digest() {
+                v1::ExecutableDigest::Sha256 => ExecutableDigest::Sha256,
+                v1::ExecutableDigest::Unspecified => ExecutableDigest::None,
             },
             stored: accepted.stored_sequence,
             policy_revision: one_line(accepted.policy_revision),
@@ -183,9 +207,13 @@ struct VerdictExec {
 
 fn verdict(verdict: v1::Verdict) -> Result<Verdict, BrokenVerdict> {
     use v1::verdict::Decision;
+    let mut terms = EscalationTerms::default();
     let decision = match verdict.decision.ok_or(BrokenVerdict::NoDecision)? {
         Decision::Run(v1::Run {}) => EscalationDecision::Run,
-        Decision::Escalate(escalate) => EscalationDecision::Escalate(execution(escalate)?),
+        Decision::Escalate(mut escalate) => {
+            terms = self::terms(&mut escalate)?;
+            EscalationDecision::Escalate(execution(escalate)?)
+        }
         Decision::Deny(v1::Deny { reason }) => EscalationDecision::Deny {
             reason: Some(one_line(reason)).filter(|reason| !reason.is_empty()),
         },
@@ -201,6 +229,51 @@ fn verdict(verdict: v1::Verdict) -> Result<Verdict, BrokenVerdict> {
         service_time: verdict
             .service_time
             .and_then(|span| Duration::try_from(span).ok()),
+        terms,
+    })
+}
+
+/// The most names, and the most variables, that a verdict may say something of.
+const MOST_VARIABLES: usize = 1024;
+
+fn terms(escalate: &mut v1::Escalate) -> Result<EscalationTerms, BrokenVerdict> {
+    let rules = escalate.environment.take().unwrap_or_default();
+    let lengths = [
+        rules.kept_names.len(),
+        rules.unset_names.len(),
+        rules.set_variables.len(),
+    ];
+    if lengths.into_iter().any(|length| length > MOST_VARIABLES) {
+        return Err(BrokenVerdict::TooManyVariables);
+    }
+    let patterns = |names: Vec<Bytes>| {
+        let pattern = |name: Bytes| NamePattern(name.into());
+        names.into_iter().map(pattern).collect()
+    };
+    let set = rules.set_variables.into_iter().map(|variable| {
+        let is_wrong = variable.name.is_empty()
+            || variable.name.iter().any(|byte| matches!(byte, 0 | b'='))
+            || variable.value.contains(&0);
+        if is_wrong {
+            return Err(BrokenVerdict::NoVariable);
+        }
+        let [name, value] =
+            [variable.name, variable.value].map(|bytes| OsString::from_vec(bytes.into()));
+        Ok((name, value))
+    });
+    Ok(EscalationTerms {
+        environment: EnvironmentRules {
+            keep: patterns(rules.kept_names),
+            unset: patterns(rules.unset_names),
+            set: set.collect::<Result<_, _>>()?,
+        },
+        unprotected: match v1::UnprotectedPrograms::try_from(escalate.unprotected_programs) {
+            Ok(v1::UnprotectedPrograms::Allowed) => Unprotected::Allowed,
+            // What this version doesn't know isn't allowed.
+            Ok(v1::UnprotectedPrograms::Unspecified | v1::UnprotectedPrograms::Denied) | Err(_) => {
+                Unprotected::Denied
+            }
+        },
     })
 }
 
@@ -293,7 +366,10 @@ mod tests {
     }
 
     fn escalated(execution: Option<Execution>) -> Result<EscalationDecision, BrokenVerdict> {
-        converted(Some(Decision::Escalate(v1::Escalate { execution })))
+        converted(Some(Decision::Escalate(v1::Escalate {
+            execution,
+            ..v1::Escalate::default()
+        })))
     }
 
     fn with_profile(
@@ -366,6 +442,49 @@ mod tests {
         let verdict = Verdict::from(BrokenVerdict::NoDecision);
         assert_eq!(verdict.code, DecisionCode::PolicyError);
         assert!(matches!(verdict.decision, EscalationDecision::Deny { .. }));
+    }
+
+    #[test]
+    fn terms_of_an_escalation_convert_and_what_makes_no_sense_denies() {
+        let with = |unprotected: i32, name: &'static str, value: &'static [u8], count| {
+            let response = v1::SessionResponse {
+                answer: Some(Pb::Verdict(v1::Verdict {
+                    decision: Some(Decision::Escalate(v1::Escalate {
+                        execution: Some(Execution::Unsandboxed(v1::Unsandboxed {})),
+                        environment: Some(v1::EnvironmentRules {
+                            kept_names: vec!["LC_*".into(); count],
+                            unset_names: vec!["X".into()],
+                            set_variables: vec![v1::SetVariable {
+                                name: name.into(),
+                                value: value.into(),
+                            }],
+                        }),
+                        unprotected_programs: unprotected,
+                    })),
+                    ..v1::Verdict::default()
+                })),
+            };
+            match answer(response) {
+                Ok(Answer::Verdict { verdict, .. }) => verdict.map(|verdict| verdict.terms),
+                other => panic!("not a verdict: {other:?}"),
+            }
+        };
+        let allowed = v1::UnprotectedPrograms::Allowed as i32;
+        let terms = with(allowed, "A", b"b=c", 1).expect("terms");
+        assert_eq!(terms.unprotected, Unprotected::Allowed);
+        assert_eq!(terms.environment.set, [("A".into(), "b=c".into())]);
+        assert_eq!(terms.environment.keep, [NamePattern(b"LC_*".to_vec())]);
+        assert_eq!(terms.environment.unset, [NamePattern(b"X".to_vec())]);
+        for unprotected in [0, 1, 99] {
+            let terms = with(unprotected, "A", b"", 1).expect("terms");
+            assert_eq!(terms.unprotected, Unprotected::Denied);
+        }
+        for (name, value) in [("", &b""[..]), ("A=", b""), ("A\0", b""), ("A", b"\0")] {
+            let broken = with(allowed, name, value, 1);
+            assert_eq!(broken, Err(BrokenVerdict::NoVariable), "{name:?}");
+        }
+        let broken = with(allowed, "A", b"", MOST_VARIABLES + 1);
+        assert_eq!(broken, Err(BrokenVerdict::TooManyVariables));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use prost::bytes::{Bytes, BytesMut};
 
+use super::executable::{environment_difference, executable_info, protection};
 use super::v1;
 use super::v1::session_request::Event;
 use crate::model::{
@@ -83,6 +84,12 @@ fn exec_described(exec: &InterceptedExec) -> v1::ExecRequested {
         time_allowed: None,
         redacted_arguments: Vec::new(),
         environment_variables: Vec::new(),
+        executable: Some(executable_info(&exec.executable)),
+        workdir_protection: exec
+            .workdir_protection
+            .as_ref()
+            .map_or(v1::Protection::Unspecified, protection)
+            .into(),
     }
 }
 
@@ -109,6 +116,10 @@ pub fn session_started(
                 Enforcement::None => v1::Enforcement::None,
             }
             .into(),
+            profile: session.sandbox.profile.clone(),
+            not_enforced: session.sandbox.not_enforced.clone(),
+            version: session.sandbox.version.clone(),
+            limits: session.sandbox.limits.clone(),
         }),
         start_time: Some(session.started_at.into()),
     };
@@ -146,16 +157,24 @@ pub fn session_event(event: SessionEvent) -> v1::SessionRequest {
         SessionEvent::ExecDecided {
             exec,
             verdict,
+            environment,
             waited,
             at,
             ..
-        } => request(at, Event::ExecDecided(exec_decided(exec, verdict, waited))),
+        } => {
+            let decided = v1::ExecDecided {
+                environment: environment.map(environment_difference),
+                ..exec_decided(exec, verdict, waited)
+            };
+            request(at, Event::ExecDecided(decided))
+        }
         SessionEvent::ExecFinished {
             exec,
             outcome,
             elapsed,
             usage,
             pid,
+            writable_directories,
             at,
         } => {
             use v1::exec_finished::Status;
@@ -175,6 +194,7 @@ pub fn session_event(event: SessionEvent) -> v1::SessionRequest {
                 peak_memory_bytes: usage.map_or(0, |usage| usage.peak_memory_bytes),
                 process_id: pid,
                 replaced_by_exec_id: replaced_by,
+                writable_directory_descriptors: writable_directories,
             };
             request(at, Event::ExecFinished(finished))
         }
@@ -256,6 +276,9 @@ fn exec_decided(exec: ExecId, verdict: Verdict, waited: Duration) -> v1::ExecDec
         DecisionCode::SessionEnded => v1::DecisionCode::SessionEnded,
         DecisionCode::InvalidRequest => v1::DecisionCode::InvalidRequest,
         DecisionCode::Unrecorded => v1::DecisionCode::Unrecorded,
+        DecisionCode::ProgramChanged => v1::DecisionCode::ProgramChanged,
+        DecisionCode::ProgramUnprotected => v1::DecisionCode::ProgramUnprotected,
+        DecisionCode::ProgramUnidentified => v1::DecisionCode::ProgramUnidentified,
     };
     v1::ExecDecided {
         exec_id: exec.0,
@@ -266,6 +289,7 @@ fn exec_decided(exec: ExecId, verdict: Verdict, waited: Duration) -> v1::ExecDec
         policy_revision: verdict.policy_revision,
         reason_code: verdict.reason_code,
         waited: Some(duration(waited)),
+        environment: None,
     }
 }
 
@@ -320,6 +344,8 @@ mod tests {
             },
             parent: Some(ExecId(3)),
             asked_at: AT + Duration::from_secs(100),
+            executable: crate::model::Executable::default(),
+            workdir_protection: None,
         };
         let message = exec_requested(&exec, Duration::from_secs(5));
         let Some(Event::ExecRequested(question)) = message.event else {
@@ -348,6 +374,7 @@ mod tests {
                 elapsed: Duration::from_millis(1500),
                 usage,
                 pid: 4,
+                writable_directories: vec![3],
                 at: AT,
             });
             match message.event {
@@ -367,6 +394,7 @@ mod tests {
         let exited = finished(ExecOutcome::Exited(3), Some(usage));
         assert_eq!(exited.status, Some(v1::exec_finished::Status::ExitCode(3)));
         assert_eq!(exited.peak_memory_bytes, 4096);
+        assert_eq!(exited.writable_directory_descriptors, [3]);
         assert_eq!(exited.elapsed.map(|span| span.nanos), Some(500_000_000));
     }
 

@@ -8,14 +8,18 @@
 
 mod answer;
 mod event;
+mod executable;
 mod status;
 mod text;
 mod trace;
 
-pub use answer::{Acknowledgement, Answer, BrokenAnswer, BrokenVerdict, answer, undecodable};
+pub use answer::{
+    Acknowledgement, Answer, BrokenAnswer, BrokenVerdict, ExecutableDigest, answer, undecodable,
+};
 pub use event::{
     events_lost, exec_requested, exec_withdrawn, resumed, session_event, session_started,
 };
+pub use executable::{executable_info, protection};
 pub use status::{Reconnect, after_status};
 pub use text::{TEXT_LIMIT, one_line};
 pub use trace::{NoTraceParent, TRACEPARENT, TraceParent};

@@ -11,6 +11,7 @@ use prost::Message;
 use rusqlite::{Row, ToSql};
 use serde_json::{Map, Value, json};
 
+use super::described;
 use super::identity::GateIdentity;
 use super::store::{StoreError, open_for_reading};
 use super::text;
@@ -208,16 +209,21 @@ impl Since {
 pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<(), AuditError> {
     let connection = open_for_reading(&args.data)?;
     let (conditions, values) = conditions(args);
-    let payload = match args.output {
-        AuditOutput::Json => {
+    let (payload, decided) = match args.output {
+        AuditOutput::Json => (
             "(SELECT payload FROM events
-              WHERE events.session_id = e.session_id AND sequence = request_sequence)"
-        }
-        AuditOutput::Table => "NULL",
+              WHERE events.session_id = e.session_id AND sequence = request_sequence)",
+            // A little behind the question, as a rule.
+            "CASE WHEN action = 'escalate' THEN (SELECT payload FROM events
+              WHERE events.session_id = e.session_id AND sequence > request_sequence
+                  AND kind = 'exec-decided' AND events.exec_id = e.exec_id
+              ORDER BY sequence LIMIT 1) END",
+        ),
+        AuditOutput::Table => ("NULL", "NULL"),
     };
     // The latest first to find them, the earliest first to show them.
     let query = format!(
-        "SELECT *, {payload} AS payload FROM (
+        "SELECT *, {payload} AS payload, {decided} AS decided FROM (
              SELECT execs.*, s.gate, s.hostname, s.user_name, s.started_ns, s.ended_ns,
                     s.end_reason, s.sandbox, s.enforcement, s.labels,
                     s.command_line AS session_command,
@@ -749,6 +755,21 @@ fn json_of(row: &Row<'_>) -> rusqlite::Result<Value> {
     if let Some(request) = &request {
         insert_words(&mut object, "argv", &request.arguments);
         insert_words(&mut object, "environment_names", &request.environment_names);
+        let executable = described::executable(request.executable.as_ref());
+        object.insert("executable".to_owned(), executable);
+        let workdir = described::protection(request.workdir_protection());
+        object.insert("workdir_protection".to_owned(), json!(workdir));
+    }
+    let difference = row
+        .get::<_, Option<Vec<u8>>>("decided")?
+        .and_then(|payload| v1::SessionRequest::decode(&payload[..]).ok())
+        .and_then(|request| match request.event {
+            Some(v1::session_request::Event::ExecDecided(decided)) => decided.environment,
+            _ => None,
+        });
+    if let Some(difference) = &difference {
+        let difference = described::environment(difference);
+        object.insert("environment_difference".to_owned(), difference);
     }
     for name in ["process_id", "parent_process_id", "user_id", "group_id"] {
         object.insert(name.to_owned(), json!(number(name)?));

@@ -13,6 +13,8 @@ const TEXT: usize = 64 << 10;
 /// Most labels, and most bytes of all of them.
 const LABELS: usize = 1_000;
 const LABEL_BYTES: usize = 256 << 10;
+/// Most that a sandbox doesn't enforce.
+const SHORTCOMINGS: usize = 64;
 /// Longest path of a session's directory.
 const PATH: usize = 64 << 10;
 
@@ -44,6 +46,28 @@ pub(super) fn excess(event: &Event) -> Option<&'static str> {
                 (
                     "sandbox.backend",
                     sandbox.is_some_and(|sandbox| name(&sandbox.backend)),
+                ),
+                (
+                    "sandbox.profile",
+                    sandbox.is_some_and(|sandbox| name(&sandbox.profile)),
+                ),
+                (
+                    "sandbox.version",
+                    sandbox.is_some_and(|sandbox| name(&sandbox.version)),
+                ),
+                (
+                    "sandbox.not_enforced",
+                    sandbox.is_some_and(|sandbox| {
+                        let list = &sandbox.not_enforced;
+                        list.len() > SHORTCOMINGS || list.iter().any(|what| name(what))
+                    }),
+                ),
+                (
+                    "sandbox.limits",
+                    sandbox.is_some_and(|sandbox| {
+                        let list = &sandbox.limits;
+                        list.len() > SHORTCOMINGS || list.iter().any(|what| name(what))
+                    }),
                 ),
                 (
                     "labels",

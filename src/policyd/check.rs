@@ -6,10 +6,12 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
+use super::described;
 use super::identity::GateIdentity;
 use super::rules::{
     Answer, EnvironmentFact, ExecFacts, OpinionReuseScope, Rules, RulesError, Ruling, SessionFacts,
@@ -17,8 +19,14 @@ use super::rules::{
 };
 use super::text;
 use crate::model::{
-    EscalationDecision, EscalationExecution, ExecId, NetworkAccess, ProcessIdentity,
+    EscalationDecision, EscalationExecution, ExecId, NetworkAccess, ProcessIdentity, Unprotected,
 };
+use crate::pb::{self, v1};
+use crate::program::{Digest, Digests, Examination, WritablePlaces, Writer};
+use crate::sys::place::Rights;
+
+/// How long a digest may take.
+const MOST_TIME: Duration = Duration::from_secs(60);
 
 /// The command line of `check`.
 #[derive(Debug, Clone, Args)]
@@ -228,6 +236,7 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<CheckAnswer, CheckEr
         .map(|(name, _)| name)
         .chain(given)
         .collect();
+    let (executable, workdir_protection) = looked_at(&file, &workdir, args.user.uid);
     let facts = ExecFacts {
         id: ExecId(1),
         file: file.as_os_str().as_bytes(),
@@ -244,6 +253,8 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<CheckAnswer, CheckEr
             })
             .collect(),
         redacted_arguments: &[],
+        executable: Some(&executable),
+        workdir_protection,
         process: ProcessIdentity {
             uid: args.user.uid,
             gid: args.user.uid,
@@ -263,6 +274,29 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<CheckAnswer, CheckEr
         EscalationDecision::Escalate(_) => CheckAnswer::Escalate,
         EscalationDecision::Deny { .. } => CheckAnswer::Deny,
     })
+}
+
+/// The program's file as a gate on this host would describe it, for a session of this user without a
+/// sandbox.
+fn looked_at(file: &Path, workdir: &Path, user: u32) -> (v1::ExecutableInfo, v1::Protection) {
+    let rights = Rights {
+        user,
+        groups: Vec::new(),
+        overrides_permissions: user == 0,
+    };
+    let examination = Examination {
+        writer: &Writer::new(&rights, WritablePlaces::Everywhere).with(user, user),
+        digests: &Digests::default(),
+        wanted: Digest::Sha256,
+        until: Instant::now() + MOST_TIME,
+    };
+    let protection = examination.directory(workdir);
+    (
+        pb::executable_info(&examination.examine(file, workdir).executable),
+        protection.map_or(v1::Protection::Unspecified, |protection| {
+            pb::protection(&protection)
+        }),
+    )
 }
 
 /// The program that a shell would execute for a command word.
@@ -339,6 +373,9 @@ fn write_text(
     if let Some(note) = rules.overlooked(facts.file) {
         writeln!(out, "note      {note}")?;
     }
+    if let Some(note) = refused_by_gates(facts, ruling) {
+        writeln!(out, "note      {note}")?;
+    }
     match ruling.matched.len() {
         0 => return Ok(()),
         1 => writeln!(out, "\nOne opinion:")?,
@@ -371,6 +408,19 @@ fn write_text(
         )?;
     }
     Ok(())
+}
+
+/// Says so if a gate wouldn't follow the answer for a program like this one.
+fn refused_by_gates(facts: &ExecFacts<'_>, ruling: &Ruling) -> Option<String> {
+    let info = facts.executable?;
+    let is_escalated = matches!(ruling.decision, EscalationDecision::Escalate(_));
+    let is_writable = info.protection() == v1::Protection::Writable;
+    (is_escalated && is_writable && ruling.terms.unprotected == Unprotected::Denied).then(|| {
+        format!(
+            "a gate denies it where its session can write {}, unless the rule has unprotected = \"allow\"",
+            text::command_line([&info.writable_path[..]], 200)
+        )
+    })
 }
 
 fn write_json(
@@ -433,7 +483,9 @@ fn write_json(
             json!({"seconds": reuse.valid_for.as_secs_f64(), "scope": scope, "arguments": arguments})
         }),
         "rules_revision": rules.revision(),
-        "note": rules.overlooked(facts.file),
+        "note": rules.overlooked(facts.file).or_else(|| refused_by_gates(facts, ruling)),
+        "executable": described::executable(facts.executable),
+        "workdir_protection": described::protection(facts.workdir_protection),
         "matched": matched,
     });
     writeln!(out, "{}", text::plain_json(&answer))

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
@@ -17,6 +18,7 @@ use super::accept::{self, Demands};
 use super::authenticate::Authentication;
 use super::listen::{self, Doors, Exposure, ListenAddress, ListenError, Missing};
 use super::owners::{self, Owners};
+use super::reception::{Reception, Room};
 use super::reload::{Followed, RulesFile, TokensFile};
 use super::rules::RulesError;
 use super::service::{MAX_MESSAGE_SIZE, RulesService, Setting};
@@ -417,6 +419,7 @@ async fn serve(
             .register_encoded_file_descriptor_set(crate::pb::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
+    let room = Arc::new(Room::new());
     let router = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
@@ -426,14 +429,18 @@ async fn serve(
         .http2_max_header_list_size(MAX_HEADERS)
         .http2_max_pending_accept_reset_streams(Some(MAX_RESET_STREAMS))
         .layer(InterceptorLayer::new(Authentication { tokens }))
-        .add_service(service)
-        .add_service(health_service)
-        .add_service(describe().build_v1().map_err(PolicydError::Reflection)?)
-        .add_service(
+        .add_service(Reception::new(service, &room))
+        .add_service(Reception::new(health_service, &room))
+        .add_service(Reception::new(
+            describe().build_v1().map_err(PolicydError::Reflection)?,
+            &room,
+        ))
+        .add_service(Reception::new(
             describe()
                 .build_v1alpha()
                 .map_err(PolicydError::Reflection)?,
-        );
+            &room,
+        ));
 
     let demands = Demands {
         tls: sources.tls.as_ref().map(Followed::in_force),

@@ -35,8 +35,8 @@ use super::store::{Journal, Store};
 use super::throttle::Throttle;
 use super::tokens::{TokenDigest, Tokens};
 use crate::model::{
-    Enforcement, EscalationDecision, EscalationExecution, EscalationPermissions, ExecId,
-    NetworkAccess, ProcessIdentity,
+    Enforcement, EnvironmentRules, EscalationDecision, EscalationExecution, EscalationPermissions,
+    EscalationTerms, ExecId, NamePattern, NetworkAccess, ProcessIdentity, Unprotected,
 };
 use crate::pb::v1::policy_service_server::PolicyService;
 use crate::pb::v1::session_request::Event;
@@ -52,6 +52,8 @@ const MAX_CALLS: Bounds = Bounds {
 };
 /// Answers that may wait for a gate that doesn't read them.
 const QUEUED_ANSWERS: usize = 64;
+/// How long they wait. A gate reads all the time, or it is no more.
+const READING_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a call may take to say which session it is.
 const OPENING_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a call that ends waits for its events to be stored.
@@ -61,6 +63,7 @@ const RESUMPTION_INTERVAL: Duration = Duration::from_secs(1);
 
 static REFUSED: Throttle = Throttle::new(Duration::from_secs(1));
 static TRESPASSES: Throttle = Throttle::new(Duration::from_secs(1));
+static UNREAD: Throttle = Throttle::new(Duration::from_secs(1));
 static FULL: Throttle = Throttle::new(Duration::from_secs(1));
 
 /// The policy service.
@@ -190,7 +193,8 @@ impl Call {
                     tracing::warn!(session, %gate, trace, ?code, held_back, "refused a call: {text}");
                 }
                 // Nobody reads it if the gate is gone.
-                let _ = self.answers.send(Err(status)).await;
+                let sending = self.answers.send(Err(status));
+                let _ = tokio::time::timeout(READING_PATIENCE, sending).await;
             }
         }
     }
@@ -234,17 +238,23 @@ impl Call {
             Some(_) => v1::EventAcknowledgement::Stored,
             None => v1::EventAcknowledgement::None,
         };
-        let (revision, variables) = {
+        let (revision, variables, digest) = {
             let rules = self.setting.rules.borrow();
             let asked = rules.requested_environment().iter();
             let variables = asked.map(|name| name.clone().into()).collect();
-            (rules.revision().to_owned(), variables)
+            let digest = if rules.requests_digests() {
+                v1::ExecutableDigest::Sha256
+            } else {
+                v1::ExecutableDigest::Unspecified
+            };
+            (rules.revision().to_owned(), variables, digest)
         };
         self.answer(Answer::SessionAccepted(v1::SessionAccepted {
             event_acknowledgement: acknowledgement.into(),
             policy_revision: revision,
             requested_environment_names: variables,
             stored_sequence: stored,
+            requested_executable_digest: digest.into(),
             ..v1::SessionAccepted::default()
         }))
         .await?;
@@ -421,7 +431,18 @@ impl Call {
         let response = v1::SessionResponse {
             answer: Some(answer),
         };
-        self.answers.send(Ok(response)).await.map_err(|_| Gone)
+        let sending = self.answers.send(Ok(response));
+        let Ok(sent) = tokio::time::timeout(READING_PATIENCE, sending).await else {
+            if let Some(held_back) = UNREAD.admit() {
+                tracing::warn!(
+                    gate = %self.caller.gate, held_back,
+                    "ending a call: the gate has read none of its answers for {} seconds",
+                    READING_PATIENCE.as_secs()
+                );
+            }
+            return Err(Gone);
+        };
+        sent.map_err(|_| Gone)
     }
 }
 
@@ -528,6 +549,10 @@ fn session_facts(
             v1::Enforcement::None | v1::Enforcement::Unspecified => Enforcement::None,
         },
         sandbox: sandbox.backend,
+        profile: sandbox.profile,
+        not_enforced: sandbox.not_enforced,
+        sandbox_version: sandbox.version,
+        sandbox_limits: sandbox.limits,
     })
 }
 
@@ -553,6 +578,8 @@ fn verdict(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> v
             })
             .collect(),
         redacted_arguments: &exec.redacted_arguments,
+        executable: exec.executable.as_ref(),
+        workdir_protection: exec.workdir_protection(),
         process: ProcessIdentity {
             pid: process.process_id,
             parent_pid: process.parent_process_id,
@@ -569,11 +596,12 @@ fn verdict(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> v
         reason_code,
         rule,
         reuse,
+        terms,
         ..
     } = ruling;
     v1::Verdict {
         exec_id: exec.exec_id,
-        decision: Some(decision_message(decision)),
+        decision: Some(decision_message(decision, terms)),
         reason_code,
         rule,
         policy_revision: rules.revision().to_owned(),
@@ -599,17 +627,44 @@ fn reuse_message(OpinionReuse { valid_for, scope }: OpinionReuse) -> v1::Reuse {
     }
 }
 
-fn decision_message(decision: EscalationDecision) -> v1::verdict::Decision {
+fn decision_message(decision: EscalationDecision, terms: EscalationTerms) -> v1::verdict::Decision {
     use v1::verdict::Decision;
     match decision {
         EscalationDecision::Run => Decision::Run(v1::Run {}),
         EscalationDecision::Escalate(execution) => Decision::Escalate(v1::Escalate {
             execution: Some(execution_message(execution)),
+            environment: environment_rules(terms.environment),
+            unprotected_programs: match terms.unprotected {
+                Unprotected::Denied => v1::UnprotectedPrograms::Denied,
+                Unprotected::Allowed => v1::UnprotectedPrograms::Allowed,
+            }
+            .into(),
         }),
         EscalationDecision::Deny { reason } => Decision::Deny(v1::Deny {
             reason: reason.unwrap_or_default(),
         }),
     }
+}
+
+fn environment_rules(rules: EnvironmentRules) -> Option<v1::EnvironmentRules> {
+    use std::os::unix::ffi::OsStringExt;
+    let bytes = |text: std::ffi::OsString| text.into_vec().into();
+    let names = |patterns: Vec<NamePattern>| {
+        let names = patterns.into_iter().map(|pattern| pattern.0.into());
+        names.collect()
+    };
+    (rules != EnvironmentRules::default()).then(|| v1::EnvironmentRules {
+        kept_names: names(rules.keep),
+        unset_names: names(rules.unset),
+        set_variables: rules
+            .set
+            .into_iter()
+            .map(|(name, value)| v1::SetVariable {
+                name: bytes(name),
+                value: bytes(value),
+            })
+            .collect(),
+    })
 }
 
 fn execution_message(execution: EscalationExecution) -> v1::escalate::Execution {
@@ -693,6 +748,8 @@ mod tests {
                             writable_paths: vec![b"/w"[..].into()],
                         }
                     )),
+                    environment: None,
+                    unprotected_programs: v1::UnprotectedPrograms::Denied.into(),
                 })),
                 reason_code: "c".to_owned(),
                 rule: "n".to_owned(),

@@ -9,7 +9,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::share::{Held, Share};
 use crate::sys::readiness;
-use crate::sys::socket::{self, MAX_DESCRIPTORS, Received, Wait};
+use crate::sys::socket::{self, Received, Wait};
 use crate::wire::{self, FrameError, FrameReader, MAX_FOLLOWING_FRAME};
 
 /// How long a message waits for room in the gate's memory.
@@ -75,8 +75,10 @@ impl Connection {
         self.stream.get_ref().as_fd()
     }
 
-    /// Waits for one whole message. May be cancelled, and called again: nothing is lost.
-    pub(super) async fn receive(&mut self) -> Result<Frame, ReceiveError> {
+    /// Waits for one whole message, with `most` descriptors at the most: where none belong, none are
+    /// kept, so that whoever sends them takes none from the others. May be cancelled, and called again:
+    /// nothing is lost.
+    pub(super) async fn receive(&mut self, most: usize) -> Result<Frame, ReceiveError> {
         loop {
             if let Some(message) = self.reader.take()? {
                 self.reader = FrameReader::new(MAX_FOLLOWING_FRAME);
@@ -99,6 +101,8 @@ impl Connection {
                 self.held = Some(held);
                 self.memory = None;
             }
+            // Who never stops sending isn't served alone.
+            tokio::task::coop::consume_budget().await;
             let reader = &mut self.reader;
             let received = match receive_some(self.stream.get_ref(), reader) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -119,11 +123,14 @@ impl Connection {
                 self.reader.end()?;
                 return Err(ReceiveError::Closed);
             }
+            if most == 0 {
+                continue;
+            }
             self.descriptors.extend(received.descriptors);
-            if self.descriptors.len() > MAX_DESCRIPTORS {
+            if self.descriptors.len() > most {
                 self.descriptors.clear();
                 return Err(ReceiveError::Malformed(format!(
-                    "a message carries more than {MAX_DESCRIPTORS} descriptors"
+                    "a message carries more than {most} descriptors"
                 )));
             }
         }
@@ -180,4 +187,35 @@ fn receive_some(stream: &OwnedFd, reader: &mut FrameReader) -> io::Result<Receiv
 
 fn send_some(stream: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     socket::send(stream.as_fd(), bytes, &[], Wait::Never)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::Pool;
+    use crate::sys::socket::{Kind, pair, send};
+
+    #[tokio::test]
+    async fn a_message_counts_for_as_long_as_it_is_needed() {
+        const LENGTH: usize = 256 << 10;
+        let pool = Pool::new(1 << 20);
+        let memory = Arc::new(pool.share(1 << 20));
+        let (ours, gates) = pair(Kind::Stream).unwrap();
+        let mut connection = Connection::new(gates, memory).unwrap();
+        let frame = wire::encode(&"x".repeat(LENGTH)).unwrap();
+        let length = frame.len();
+        let sender = std::thread::spawn(move || {
+            let mut rest = &frame[..];
+            while !rest.is_empty() {
+                rest = &rest[send(ours.as_fd(), rest, &[], Wait::Blocking).unwrap()..];
+            }
+            ours
+        });
+        let received = connection.receive(0).await.unwrap();
+        assert!(received.message.len() > LENGTH);
+        assert!(pool.used() > LENGTH && pool.used() <= length);
+        drop(received.held);
+        assert_eq!(pool.used(), 0);
+        drop(sender.join().unwrap());
+    }
 }

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::environment::OwnersEnvironment;
 use super::executor::{
     ExecParams, ExecResult, ExecutorError, Login, ShellCommand, ShellCommandExecutor, ShellOutput,
 };
@@ -15,9 +16,8 @@ use super::policy::EscalationPolicy;
 use super::reuse::GateVerdicts;
 use super::session::{EscalationSession, GateBounds, GatePools, Start, WrapperAlias};
 use super::stopwatch::Stopwatch;
-use crate::model::{
-    Enforcement, ExecOutcome, SandboxReport, SessionDescription, SessionEndReason, SessionId,
-};
+use crate::model::{ExecOutcome, SandboxReport, SessionDescription, SessionEndReason, SessionId};
+use crate::program::Digests;
 use crate::sys::random;
 
 /// Starts sandbox sessions, and decides by a policy what their processes may execute.
@@ -29,6 +29,8 @@ pub struct EscalateServer {
     verdicts: GateVerdicts,
     pools: GatePools,
     reuse_limit: Duration,
+    digests: Arc<Digests>,
+    owner: OwnersEnvironment,
 }
 
 /// How long a verdict that was given for reuse is used at most, unless the gate's owner says otherwise.
@@ -72,7 +74,7 @@ impl Default for SessionParams {
             command: Vec::new(),
             sandbox: SandboxReport {
                 backend: "unknown".to_owned(),
-                enforcement: Enforcement::None,
+                ..SandboxReport::none()
             },
             timeout: None,
         }
@@ -95,6 +97,8 @@ impl EscalateServer {
             verdicts: GateVerdicts::default(),
             pools: GatePools::new(GateBounds::default()),
             reuse_limit: REUSE_LIMIT,
+            digests: Arc::default(),
+            owner: OwnersEnvironment::of_this_process(),
         }
     }
 
@@ -109,6 +113,14 @@ impl EscalateServer {
     #[must_use]
     pub fn with_bounds(mut self, bounds: GateBounds) -> Self {
         self.pools = GatePools::new(bounds);
+        self
+    }
+
+    /// What escalated commands have in the place of the session's own `PATH`, `HOME` and `SHELL`, unless
+    /// their verdicts say otherwise.
+    #[must_use]
+    pub fn with_owners_environment(mut self, owner: OwnersEnvironment) -> Self {
+        self.owner = owner;
         self
     }
 
@@ -153,6 +165,8 @@ impl EscalateServer {
             verdicts: self.verdicts.clone(),
             pools: self.pools.clone(),
             reuse_limit: self.reuse_limit,
+            digests: self.digests.clone(),
+            owner: self.owner.clone(),
         })
     }
 

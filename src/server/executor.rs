@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,6 +8,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::policy::BoxFuture;
 use crate::model::{Environment, EscalationExecution, ExecOutcome};
+use crate::program::WritablePlaces;
+use crate::sys::confine::Confinement;
 
 /// Starts processes on the caller's terms: shells for [`exec`](super::EscalateServer::exec), and
 /// the command lines of escalated execs.
@@ -33,6 +36,12 @@ pub trait ShellCommandExecutor: Send + Sync + 'static {
         &self,
         exec: EscalatedExec,
     ) -> BoxFuture<'_, Result<PreparedExec, ExecutorError>>;
+
+    /// Where processes under the caller's sandbox can write. Only what is certain may be said to be
+    /// confined: it tells which programs a session can't have changed. Asked once, as a session starts.
+    fn writable_places(&self) -> WritablePlaces {
+        WritablePlaces::Everywhere
+    }
 }
 
 /// Why an executor failed.
@@ -78,20 +87,21 @@ pub struct ShellOutput {
 /// An exec that a verdict escalates.
 #[derive(Debug, Clone)]
 pub struct EscalatedExec {
-    /// The program: absolute.
+    /// The program: absolute. `/proc/self/fd/N` for one that the session can write: it is executed from a
+    /// copy, which the command finds at that descriptor.
     pub file: PathBuf,
     /// Its arguments, beginning with argument zero; may be empty.
     pub argv: Vec<OsString>,
     /// Its working directory: absolute.
     pub workdir: PathBuf,
-    /// Its whole environment.
+    /// Its whole environment, as the verdict has it.
     pub env: Environment,
     /// How it is to be confined.
     pub execution: EscalationExecution,
 }
 
 /// What is to be executed for an escalated exec.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct PreparedExec {
     /// The program: absolute.
     pub program: PathBuf,
@@ -101,6 +111,10 @@ pub struct PreparedExec {
     pub workdir: PathBuf,
     /// Its whole environment.
     pub env: Environment,
+    /// What its process is confined by before it is executed.
+    pub confinement: Option<Confinement>,
+    /// Further descriptors for it, each with the place in `argv` that is to tell its number.
+    pub told_descriptors: Vec<(OwnedFd, usize)>,
 }
 
 /// A command string for [`exec`](super::EscalateServer::exec).

@@ -16,7 +16,9 @@
 //! Not here: gRPC, sandboxes, command lines.
 
 mod connection;
+mod environment;
 mod escalate;
+mod examination;
 mod executor;
 mod intercept;
 mod policy;
@@ -27,6 +29,8 @@ mod share;
 mod stopwatch;
 mod tracker;
 
+pub use crate::program::{Digest, WritablePlaces};
+pub use environment::{ESCALATED_PATH, OwnersEnvironment};
 pub use escalate::{EscalateServer, REUSE_LIMIT, ServerError, SessionParams};
 pub use executor::{
     EscalatedExec, ExecParams, ExecResult, ExecutorError, Login, PreparedExec, ShellCommand,

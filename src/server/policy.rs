@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::reuse::GateVerdicts;
 use super::{ReusableVerdicts, Stopwatch};
 use crate::model::{InterceptedExec, SessionDescription, SessionEvent, Verdict};
+use crate::program::Digest;
 
 /// A boxed future that may borrow.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -35,6 +36,11 @@ pub trait EscalationPolicy: Send + Sync + 'static {
     /// each. Must not block.
     fn may_reuse(&self) -> bool {
         true
+    }
+
+    /// Which digest of programs it wants to be told, at present. Must not block.
+    fn wanted_digest(&self) -> Digest {
+        Digest::None
     }
 
     /// Is told what happened, in order for each exec. Stands in front of verdicts, so it must not

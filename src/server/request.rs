@@ -13,6 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::connection::{Connection, Frame, ReceiveError};
+use super::environment;
 use super::executor::{EscalatedExec, PreparedExec};
 use super::intercept::{Action, Input, State, step};
 use super::policy::PolicyError;
@@ -20,19 +21,23 @@ use super::session::Shared;
 use super::share::Held;
 use super::tracker::Watching;
 use crate::model::{
-    DecisionCode, Enforcement, Environment, EscalationExecution, ExecOutcome, ExecUsage,
-    InterceptedExec, ProcessIdentity, SessionEvent, Verdict,
+    DecisionCode, Enforcement, Environment, EnvironmentDifference, EscalationDecision,
+    EscalationExecution, ExecId, ExecOutcome, ExecUsage, Executable, ExecutableContent,
+    InterceptedExec, ProcessIdentity, Protection, SessionEvent, Unprotected, Verdict,
 };
+use crate::program::{self, Execution};
 use crate::sys::exec;
 use crate::sys::limits;
+use crate::sys::place::{self, Place};
 use crate::sys::process::{self, Pidfd};
 use crate::sys::readiness;
+use crate::sys::socket::MAX_DESCRIPTORS;
 use crate::sys::spawn::{
     Command, Directory, InheritedContext, ProcessGroup, Report, Step, Supervisor,
 };
 use crate::wire::{
     self, Action as WireAction, CommandContext, EscalateRequest, EscalateResponse, Forward, Notice,
-    SuperExecMessage, SuperExecResult,
+    Refusal, SuperExecMessage, SuperExecResult,
 };
 
 /// How long a wrapper may take over a message that it owes, from the handshake or the answer before
@@ -41,6 +46,9 @@ const MESSAGE_TIME: Duration = Duration::from_secs(30);
 
 /// How many signals for a command that is being started are kept.
 const MOST_EARLY: usize = 16;
+
+/// The lowest number that a copy of a program gets: out of the way of scripts and shells.
+const LOWEST_COPY: i32 = 60;
 
 /// Exit status of a shell for a program that can't be executed.
 const CANNOT_EXECUTE: i32 = 126;
@@ -56,10 +64,15 @@ struct Request<'a> {
     connection: Connection,
     /// Whether the wrapper's end has been seen closed or broken.
     peer_gone: bool,
+    /// Whether a message to the wrapper couldn't be sent, or not whole.
+    deaf: bool,
     process: ProcessIdentity,
     pidfd: Option<Pidfd>,
     began: Instant,
+    /// What is asked, until its command is started: it may be long.
     exec: Option<Arc<InterceptedExec>>,
+    /// Of what is told to the policy.
+    id: Option<ExecId>,
     descriptors: Vec<(OwnedFd, i32)>,
     workdir: Option<OwnedFd>,
     child: Option<Child>,
@@ -68,18 +81,41 @@ struct Request<'a> {
     decided_in: Duration,
     /// The program as it was asked for, which may be relative.
     asked_file: OsString,
+    /// What the session can write of the program, held open until the verdict.
+    places: Vec<Place>,
+    /// What is executed, once a verdict has escalated it.
+    escalation: Option<Escalation>,
+    /// Why nothing could be executed, where no command was started.
+    refusal: Option<Refusal>,
     /// What the wrapper sent while its command was being started.
     early: VecDeque<Input>,
     /// What its message has of the session's memory.
     held: Option<Held>,
     /// The right to have a command started, which others wait for.
     turn: Option<OwnedSemaphorePermit>,
+    /// Which of the command's descriptors are directories that the session can write.
+    writable_directories: Vec<i32>,
+    /// The right to the memory that copies of its program take.
+    copies: Option<OwnedSemaphorePermit>,
+}
+
+/// What is executed for an exec that is escalated.
+struct Escalation {
+    execution: Execution,
+    env: Environment,
+    difference: EnvironmentDifference,
+    /// The right to the memory that copies of the program take.
+    copies: Option<OwnedSemaphorePermit>,
 }
 
 /// An escalated command.
 struct Child {
     supervisor: AsyncFd<Supervisor>,
     program: PathBuf,
+    /// Whether that is the program that was asked about, and not one that is to run it.
+    program_was_asked: bool,
+    /// Why it couldn't be executed.
+    refusal: Option<Refusal>,
     pid: u32,
     /// When it was last stopped, in nanoseconds of the monotonic clock.
     stopped_at: Option<u64>,
@@ -108,19 +144,26 @@ impl<'a> Request<'a> {
             shared,
             connection,
             peer_gone: false,
+            deaf: false,
             process,
             pidfd,
             began,
             exec: None,
+            id: None,
             descriptors: Vec::new(),
             workdir: None,
             child: None,
             delivered: began,
             decided_in: Duration::ZERO,
             asked_file: OsString::new(),
+            places: Vec::new(),
+            escalation: None,
+            refusal: None,
             early: VecDeque::new(),
             held: None,
             turn: None,
+            copies: None,
+            writable_directories: Vec::new(),
         }
     }
 
@@ -155,7 +198,10 @@ impl<'a> Request<'a> {
                 input = self.receive_request() => Some(input),
                 () = over.cancelled() => Some(self.session_over()),
             },
-            State::Deciding => Some(self.decide().await),
+            State::Deciding => Some(match self.decide().await {
+                Input::Decided(verdict) => Input::Decided(self.permitted(verdict).await),
+                other => other,
+            }),
             State::Collecting(_) => tokio::select! {
                 biased;
                 input = self.collect_in_turn() => Some(input),
@@ -176,7 +222,7 @@ impl<'a> Request<'a> {
                 tokio::select! {
                     biased;
                     () = over.cancelled() => Some(self.session_over()),
-                    frame = self.connection.receive() => Some(self.forwarded(frame)),
+                    frame = self.connection.receive(0) => Some(self.forwarded(frame)),
                     report = child.report() => Some(report_input(&report, child)),
                 }
             }
@@ -191,7 +237,7 @@ impl<'a> Request<'a> {
             let child = self.child.as_mut()?;
             let frame = tokio::select! {
                 report = child.report() => return Some(report_input(&report, child)),
-                frame = self.connection.receive() => frame,
+                frame = self.connection.receive(0) => frame,
             };
             match self.forwarded(frame) {
                 Input::Forwarded { signal, .. } => self.early.push_back(Input::Forwarded {
@@ -210,16 +256,18 @@ impl<'a> Request<'a> {
     }
 
     async fn receive_request(&mut self) -> Input {
-        let frame = match receive_in_time(&mut self.connection).await {
+        let frame = match receive_in_time(&mut self.connection, 0).await {
             Ok(frame) => frame,
             Err(input @ Input::Overloaded(_)) => {
                 // It is told of nevertheless, by an id alone.
-                self.exec = Some(Arc::new(self.intercepted(EscalateRequest {
+                let exec = self.intercepted(EscalateRequest {
                     file: OsString::new(),
                     argv: Vec::new(),
                     workdir: OsString::new(),
                     env: Environment(Vec::new()),
-                })));
+                });
+                self.id = Some(exec.id);
+                self.exec = Some(Arc::new(exec));
                 return input;
             }
             Err(input) => return input,
@@ -228,7 +276,17 @@ impl<'a> Request<'a> {
             Ok(request) => {
                 self.held = frame.held;
                 self.asked_file.clone_from(&request.file);
-                self.exec = Some(Arc::new(self.intercepted(request)));
+                let mut exec = self.intercepted(request);
+                let wanted = self.shared.policy.wanted_digest();
+                let examiner = &self.shared.examiner;
+                let found = examiner
+                    .examine(&exec.file, &exec.workdir, &exec.process, wanted)
+                    .await;
+                exec.executable = found.executable;
+                exec.workdir_protection = found.workdir;
+                self.places = found.places;
+                self.id = Some(exec.id);
+                self.exec = Some(Arc::new(exec));
                 Input::Requested
             }
             Err(error) => Input::Malformed(error.to_string()),
@@ -247,6 +305,38 @@ impl<'a> Request<'a> {
             process: self.process,
             parent: self.shared.tracker.ancestor(&self.process),
             asked_at: SystemTime::now(),
+            executable: Executable::default(),
+            workdir_protection: None,
+        }
+    }
+
+    /// The verdict, if it can be followed for the program that was judged; else a denial.
+    async fn permitted(&mut self, verdict: Verdict) -> Verdict {
+        let places = std::mem::take(&mut self.places);
+        let (EscalationDecision::Escalate(_), Some(exec)) = (&verdict.decision, self.exec.clone())
+        else {
+            return verdict;
+        };
+        let over = self.shared.over.clone();
+        let escalation = tokio::select! {
+            escalation = self.shared.escalation(&exec, &verdict, places) => escalation,
+            () = over.cancelled() => {
+                let reason = "the session has ended".to_owned();
+                Err((DecisionCode::SessionEnded, reason))
+            }
+        };
+        match escalation {
+            Ok(escalation) => {
+                self.escalation = Some(escalation);
+                verdict
+            }
+            Err((code, reason)) => Verdict {
+                decision: EscalationDecision::Deny {
+                    reason: Some(reason),
+                },
+                code,
+                ..verdict
+            },
         }
     }
 
@@ -275,7 +365,7 @@ impl<'a> Request<'a> {
                 verdicts.keep(&exec, self.pidfd.as_ref(), &verdict, asked);
                 Input::Decided(verdict)
             }
-            frame = self.connection.receive() => match frame {
+            frame = self.connection.receive(0) => match frame {
                 // A wrapper has nothing to say now.
                 Ok(_) | Err(_) => Input::AskerGone,
             },
@@ -291,7 +381,7 @@ impl<'a> Request<'a> {
     }
 
     async fn collect(&mut self) -> Input {
-        let frame = match receive_in_time(&mut self.connection).await {
+        let frame = match receive_in_time(&mut self.connection, MAX_DESCRIPTORS).await {
             Ok(frame) => frame,
             Err(input) => return input,
         };
@@ -309,7 +399,7 @@ impl<'a> Request<'a> {
         self.descriptors = frame.descriptors.into_iter().zip(message.fds).collect();
         let context = message.context.unwrap_or_default();
         if context.workdir_follows {
-            let frame = match receive_in_time(&mut self.connection).await {
+            let frame = match receive_in_time(&mut self.connection, 1).await {
                 Ok(frame) => frame,
                 Err(input) => return input,
             };
@@ -385,20 +475,26 @@ impl<'a> Request<'a> {
                     stopped,
                     at: self.child.as_ref().and_then(|child| child.stopped_at),
                 };
-                let _ = self.connection.send(&notice).await;
+                if self.send(&notice).await.is_err() {
+                    return Some(Input::AskerGone);
+                }
             }
             Action::Reply(exit_code, signal, failure) => {
                 let result = SuperExecResult {
                     exit_code,
                     signal,
                     failure,
+                    refusal: match self.child.as_mut() {
+                        Some(child) => child.refusal.take(),
+                        None => self.refusal.take(),
+                    },
                 };
-                let _ = self.connection.send(&result).await;
+                let _ = self.send(&result).await;
             }
             Action::Withdraw(reason) => {
-                if let Some(exec) = &self.exec {
+                if let Some(exec) = self.id {
                     self.shared.policy.observe(SessionEvent::ExecWithdrawn {
-                        exec: exec.id,
+                        exec,
                         reason,
                         at: SystemTime::now(),
                     });
@@ -409,11 +505,25 @@ impl<'a> Request<'a> {
         None
     }
 
-    async fn send_response(&self, action: WireAction) -> io::Result<()> {
+    async fn send_response(&mut self, action: WireAction) -> io::Result<()> {
         let notices = (action == WireAction::Escalate).then_some(true);
-        self.connection
-            .send(&EscalateResponse { action, notices })
-            .await
+        self.send(&EscalateResponse { action, notices }).await
+    }
+
+    /// Sends the wrapper a message. Waits for one that doesn't read no longer than for one that doesn't
+    /// write, and not at all once the session is over; after that it gets no other.
+    async fn send(&mut self, message: &impl serde::Serialize) -> io::Result<()> {
+        if self.deaf {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let sent = tokio::select! {
+            biased;
+            sent = self.connection.send(message) => sent,
+            () = self.shared.over.cancelled() => Err(io::ErrorKind::TimedOut.into()),
+            () = tokio::time::sleep(MESSAGE_TIME) => Err(io::ErrorKind::TimedOut.into()),
+        };
+        self.deaf = sent.is_err();
+        sent
     }
 
     /// Answers the wrapper; a verdict counts as acted on once the answer is out.
@@ -433,7 +543,7 @@ impl<'a> Request<'a> {
                 reason: crate::model::WithdrawalReason::AskerGone,
                 at: SystemTime::now(),
             });
-            self.exec = None;
+            self.id = None;
             return Some(Input::AskerGone);
         }
         self.shared.count(&verdict.decision);
@@ -446,9 +556,11 @@ impl<'a> Request<'a> {
             verdict = verdict.decision.as_str(),
             "acted on an exec"
         );
+        let escalation = self.escalation.as_ref();
         self.shared.policy.observe(SessionEvent::ExecDecided {
             exec: exec.id,
             verdict,
+            environment: escalation.map(|escalation| escalation.difference.clone()),
             waited: self.delivered - self.began,
             decided_in: self.decided_in,
             at: SystemTime::now(),
@@ -476,13 +588,33 @@ impl<'a> Request<'a> {
         let failure = |reason: String| (CANNOT_EXECUTE, format!("execgate: {reason}"));
         let exec = self
             .exec
-            .clone()
+            .take()
             .ok_or_else(|| failure("nothing was asked".to_owned()))?;
+        let nothing = || failure("nothing was escalated".to_owned());
+        let escalation = self.escalation.take().ok_or_else(nothing)?;
+        self.copies = escalation.copies;
+        let (file, argv, copies) = match escalation.execution {
+            Execution::NotThere => {
+                self.refusal = Some(refusal(&exec.file, &exec::not_there()));
+                return Err(not_executed(&exec.file, &exec::not_there()));
+            }
+            Execution::ByName => (exec.file.clone(), exec.argv.clone(), Vec::new()),
+            Execution::ByDescriptor(parts) => {
+                let taken: Vec<_> = self.descriptors.iter().map(|(_, to)| *to).collect();
+                let free = (LOWEST_COPY..).filter(|number| !taken.contains(number));
+                parts.command(exec.argv.clone(), free)
+            }
+        };
+        let directories = open_directories(&self.descriptors);
+        if !directories.is_empty() {
+            let examiner = &self.shared.examiner;
+            self.writable_directories = examiner.writable(directories, &exec.process).await;
+        }
         let escalated = EscalatedExec {
-            file: exec.file.clone(),
-            argv: exec.argv.clone(),
+            file: file.clone(),
+            argv,
             workdir: exec.workdir.clone(),
-            env: exec.env.clone(),
+            env: escalation.env,
             execution,
         };
         let prepared = tokio::select! {
@@ -491,21 +623,39 @@ impl<'a> Request<'a> {
         };
         let prepared = prepared.map_err(|error| failure(error.to_string()))?;
         let (directory, relative) = self.directory(&exec, &prepared)?;
-        let program = prepared.program.clone();
+        let is_itself = prepared.program == file;
+        // What people read is the program's name, not a descriptor's.
+        let program = if is_itself {
+            exec.file.clone()
+        } else {
+            prepared.program.clone()
+        };
+        let by_name = prepared.program == exec.file;
         // As it was asked for, where it leads to the same: the kernel tells a script its name.
-        let executed = if relative == Relative::Same && prepared.program == exec.file {
+        let executed = if relative == Relative::Same && by_name {
             self.asked_file.clone()
         } else {
             prepared.program.into_os_string()
         };
+        // A script has to find itself; a program that is executed needs its own no more.
+        let closed_by_exec = copies
+            .iter()
+            .map(|(_, number)| *number)
+            .filter(|number| is_itself && file == descriptor_path(*number))
+            .collect();
+        let mut descriptors = std::mem::take(&mut self.descriptors);
+        descriptors.extend(copies);
         let command = Command {
             program: c_string(executed)?,
             argv: c_strings(prepared.argv)?,
             env: c_strings(prepared.env.0)?,
             directory,
-            descriptors: std::mem::take(&mut self.descriptors),
+            descriptors,
+            closed_by_exec,
             group: ProcessGroup::Of(self.process.pid),
-            is_script: exec::is_script_without_interpreter(&program),
+            confinement: prepared.confinement,
+            told_descriptors: prepared.told_descriptors,
+            is_script: !context.refusals && by_name && is_text(&exec.executable),
             context: inherited(context, self.shared.context.description.sandbox.enforcement),
         };
         let turn = self.turn.take();
@@ -518,11 +668,16 @@ impl<'a> Request<'a> {
             .await
             .map_err(|error| failure(error.to_string()))?
             .map_err(|error| failure(format!("cannot start the command: {error}")))?;
+        let program_was_asked = program == exec.file;
+        drop(exec);
+        self.held = None;
         let supervisor = readiness::watch(supervisor, Interest::READABLE)
             .map_err(|error| failure(format!("cannot watch the command: {error}")))?;
         self.child = Some(Child {
             supervisor,
+            program_was_asked,
             program,
+            refusal: None,
             pid: 0,
             stopped_at: None,
         });
@@ -556,13 +711,14 @@ impl<'a> Request<'a> {
     }
 
     fn finish(&self, outcome: ExecOutcome, usage: Option<ExecUsage>) {
-        if let Some(exec) = &self.exec {
+        if let Some(exec) = self.id {
             self.shared.policy.observe(SessionEvent::ExecFinished {
-                exec: exec.id,
+                exec,
                 outcome,
                 elapsed: self.delivered.elapsed(),
                 usage,
                 pid: self.child.as_ref().map_or(0, |child| child.pid),
+                writable_directories: self.writable_directories.clone(),
                 at: SystemTime::now(),
             });
         }
@@ -576,6 +732,7 @@ impl<'a> Request<'a> {
             child,
             descriptors,
             workdir,
+            copies,
             ..
         } = self;
         drop((connection, descriptors, workdir));
@@ -591,7 +748,92 @@ impl<'a> Request<'a> {
         let supervisor = child.supervisor.into_inner();
         // The process is ending, or has ended: a moment at most.
         let _ = tokio::task::spawn_blocking(|| supervisor.reap()).await;
+        drop(copies);
     }
+}
+
+impl Shared {
+    /// What is executed for an exec that a verdict escalates; else why nothing is.
+    async fn escalation(
+        &self,
+        exec: &InterceptedExec,
+        verdict: &Verdict,
+        places: Vec<Place>,
+    ) -> Result<Escalation, (DecisionCode, String)> {
+        let unprotected = verdict.terms.unprotected;
+        let copies = self.room_for_copies(&exec.executable, unprotected)?;
+        let names = (&*exec.file, &*exec.workdir);
+        let execution = self
+            .examiner
+            .verify(names, &exec.executable, places, &exec.process, unprotected)
+            .await
+            .map_err(refused)?;
+        let rules = &verdict.terms.environment;
+        let (env, difference) = environment::escalated(&exec.env, rules, &self.owner);
+        Ok(Escalation {
+            execution,
+            env,
+            difference,
+            copies,
+        })
+    }
+
+    fn room_for_copies(
+        &self,
+        executable: &Executable,
+        unprotected: Unprotected,
+    ) -> Result<Option<OwnedSemaphorePermit>, (DecisionCode, String)> {
+        let (Executable::Found(file), Unprotected::Allowed) = (executable, unprotected) else {
+            return Ok(None);
+        };
+        let sizes = file.chain().unwrap_or_default();
+        let size: u64 = sizes
+            .iter()
+            .filter(|file| matches!(file.own_protection, Protection::Writable(_)))
+            .map(|file| file.version.size)
+            .sum();
+        if size == 0 {
+            return Ok(None);
+        }
+        let permits = u32::try_from(size).ok();
+        permits
+            .and_then(|size| self.copies.clone().try_acquire_many_owned(size).ok())
+            .map(Some)
+            .ok_or_else(|| {
+                let reason = "copies of escalated programs take too much memory already";
+                (DecisionCode::Overloaded, reason.to_owned())
+            })
+    }
+}
+
+/// Why a program isn't escalated, in words for whoever asked.
+fn refused(refusal: program::Refusal) -> (DecisionCode, String) {
+    match refusal {
+        program::Refusal::Changed(what) => (
+            DecisionCode::ProgramChanged,
+            format!("the program isn't what was asked about any more ({what}); ask again"),
+        ),
+        program::Refusal::Unprotected(path) => (
+            DecisionCode::ProgramUnprotected,
+            format!(
+                "it may not leave the sandbox, because the session can write {}: the rule has to allow \
+                 it by unprotected = \"allow\", or the program be where no session can write",
+                path.display()
+            ),
+        ),
+        program::Refusal::Unidentified(why) => (
+            DecisionCode::ProgramUnidentified,
+            format!("it may not leave the sandbox, because its program isn't known: {why}"),
+        ),
+    }
+}
+
+fn is_text(executable: &Executable) -> bool {
+    matches!(executable, Executable::Found(file) if matches!(file.content, ExecutableContent::Text(_)))
+}
+
+fn descriptor_path(number: i32) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{number}"))
 }
 
 impl Child {
@@ -625,8 +867,8 @@ fn note_left_behind(count: u32, program: &Path) {
     );
 }
 
-async fn receive_in_time(connection: &mut Connection) -> Result<Frame, Input> {
-    match tokio::time::timeout(MESSAGE_TIME, connection.receive()).await {
+async fn receive_in_time(connection: &mut Connection, most: usize) -> Result<Frame, Input> {
+    match tokio::time::timeout(MESSAGE_TIME, connection.receive(most)).await {
         Ok(Ok(frame)) => Ok(frame),
         Ok(Err(ReceiveError::Closed)) => Err(Input::AskerGone),
         Ok(Err(error @ ReceiveError::NoRoom)) => Err(Input::Overloaded(error.to_string())),
@@ -652,11 +894,12 @@ fn report_input(report: &io::Result<Option<Report>>, child: &mut Child) -> Input
         Ok(Some(Report::NotStarted { step, errno })) => {
             let error = io::Error::from_raw_os_error(errno);
             let attempted = match step {
-                Step::Exec => return exec_failure(&child.program, &error),
+                Step::Exec => return exec_failure(child, &error),
                 Step::Fork => "cannot make a process",
                 Step::Descriptors => "cannot put the descriptors in place",
                 Step::Directory => "cannot enter the working directory",
                 Step::Context => "cannot set limits or signals",
+                Step::Confinement => "cannot confine the command",
             };
             Input::NotStarted {
                 exit_code: CANNOT_EXECUTE,
@@ -694,14 +937,31 @@ fn report_input(report: &io::Result<Option<Report>>, child: &mut Child) -> Input
     }
 }
 
-/// A program that couldn't be executed, in a shell's words.
-fn exec_failure(program: &Path, error: &io::Error) -> Input {
+/// A program that couldn't be executed, in a shell's words, and with what the shell that asked would need
+/// for its own.
+fn exec_failure(child: &mut Child, error: &io::Error) -> Input {
+    if child.program_was_asked {
+        child.refusal = Some(refusal(&child.program, error));
+    }
+    let (exit_code, reason) = not_executed(&child.program, error);
+    Input::NotStarted { exit_code, reason }
+}
+
+fn refusal(program: &Path, error: &io::Error) -> Refusal {
+    let seen = exec::look_at(program);
+    Refusal {
+        errno: error.raw_os_error().unwrap_or(0),
+        is_directory: seen.is_directory,
+        is_executable: seen.is_executable,
+        ..Refusal::of_contents(seen.beginning.as_deref())
+    }
+}
+
+/// A program that couldn't be executed: a shell's status and words.
+fn not_executed(program: &Path, error: &io::Error) -> (i32, String) {
     let failure = exec::explain(program, error);
     let reason = String::from_utf8_lossy(&failure.reason);
-    Input::NotStarted {
-        exit_code: failure.status,
-        reason: format!("{}: {reason}", program.display()),
-    }
+    (failure.status, format!("{}: {reason}", program.display()))
 }
 
 /// Signals that a wrapper forwards; others aren't its to send.
@@ -723,6 +983,15 @@ enum Relative {
 
 /// What the kernel adds to the name of a deleted directory.
 const DELETED: &[u8] = b" (deleted)";
+
+/// The directories among descriptors, by their names.
+fn open_directories(descriptors: &[(OwnedFd, i32)]) -> Vec<(i32, PathBuf)> {
+    descriptors
+        .iter()
+        .filter(|(open, _)| place::status(open.as_fd()).is_ok_and(|status| status.is_directory()))
+        .filter_map(|(open, number)| Some((*number, name_of(open)?)))
+        .collect()
+}
 
 /// What the kernel calls an open directory.
 fn name_of(open: &OwnedFd) -> Option<PathBuf> {

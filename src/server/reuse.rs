@@ -9,7 +9,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::model::{
-    DecisionCode, InterceptedExec, Reuse, ReuseReach, ReuseScope, SessionId, Verdict, VerdictOrigin,
+    DecisionCode, Executable, InterceptedExec, Reuse, ReuseReach, ReuseScope, SessionId, Verdict,
+    VerdictOrigin,
 };
 use crate::sys::process::Pidfd;
 use crate::sys::program::{self, FileIdentity};
@@ -76,6 +77,8 @@ struct Table {
 #[derive(Debug)]
 struct Kept {
     program: FileIdentity,
+    /// The program as it was judged, where the gate is.
+    executable: Executable,
     user: (u32, u32),
     /// Argument zero; `None` where there was none.
     name: Option<OsString>,
@@ -176,6 +179,7 @@ impl ReusableVerdicts {
         };
         let kept = Kept {
             program,
+            executable: exec.executable.clone(),
             user: (exec.process.uid, exec.process.gid),
             name: exec.argv.first().cloned(),
             environment_names: environment_names(exec),
@@ -241,6 +245,7 @@ fn kept_scope(exec: &InterceptedExec, reuse: Reuse) -> Option<KeptScope> {
 impl Kept {
     fn is_for(&self, exec: &InterceptedExec, program: FileIdentity, names: &[u8]) -> bool {
         self.program == program
+            && self.executable == exec.executable
             && self.user == (exec.process.uid, exec.process.gid)
             && self.name.as_ref() == exec.argv.first()
             && self.environment_names == names
@@ -376,6 +381,8 @@ mod tests {
             },
             parent: None,
             asked_at: SystemTime::now(),
+            executable: Executable::default(),
+            workdir_protection: None,
         }
     }
 

@@ -13,6 +13,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::connection::Connection;
+use super::environment::OwnersEnvironment;
+use super::examination::Examiner;
 use super::executor::{ShellCommandExecutor, VerdictCounts};
 use super::policy::{EscalationPolicy, SessionContext, SessionTerminator};
 use super::request;
@@ -23,6 +25,7 @@ use super::{ServerError, Stopwatch};
 use crate::model::{
     EscalationDecision, ExecId, ExecOutcome, SessionDescription, SessionEndReason, SessionEvent,
 };
+use crate::program::Digests;
 use crate::sys::socket::{self, Kind, Received, Wait};
 use crate::sys::{descriptor, limits, readiness};
 use crate::wire;
@@ -34,8 +37,8 @@ const MAX_REQUESTS: usize = 1024;
 /// The most escalated commands of one session that are being started at once.
 const MAX_STARTING: usize = 64;
 
-/// Descriptors that a request takes: its stream, its process, its command's supervisor.
-const WHILE_SERVED: usize = 4;
+/// Descriptors that a request takes: its stream, its process, its program, its command's supervisor.
+const WHILE_SERVED: usize = 5;
 
 /// Descriptors that a command takes while it is started: those that it gets, and the supervisor's.
 const WHILE_STARTING: usize = 20;
@@ -84,6 +87,9 @@ impl GatePools {
     }
 }
 
+/// Memory that copies of programs which commands of a session execute may take together, in bytes.
+const COPIES: usize = 512 << 20;
+
 /// The lowest number that the client end gets where there is room: out of the way of scripts, which
 /// use single digits, and of shells, which use those from 10 on.
 const LOWEST_CLIENT: RawFd = 100;
@@ -106,6 +112,10 @@ pub(super) struct Shared {
     requests: Arc<Share>,
     /// For commands that are being started.
     pub(super) starting: Arc<Semaphore>,
+    /// For copies of programs, in bytes.
+    pub(super) copies: Arc<Semaphore>,
+    pub(super) examiner: Examiner,
+    pub(super) owner: OwnersEnvironment,
     last_exec: AtomicU64,
     counts: Counts,
     end: OnceLock<End>,
@@ -171,6 +181,8 @@ pub(super) struct Start {
     pub(super) verdicts: GateVerdicts,
     pub(super) pools: GatePools,
     pub(super) reuse_limit: Duration,
+    pub(super) digests: Arc<Digests>,
+    pub(super) owner: OwnersEnvironment,
 }
 
 impl EscalationSession {
@@ -199,6 +211,7 @@ impl EscalationSession {
             set(wire::BASH_WRAPPER_VARIABLE, start.wrapper.into());
         }
         let rooms = Rooms::new();
+        let places = start.executor.writable_places();
         let shared = Arc::new(Shared {
             context,
             tracker: ProcessTracker::new(policy.clone()),
@@ -209,6 +222,9 @@ impl EscalationSession {
             memory: Arc::new(start.pools.message_bytes.share(MESSAGES)),
             requests: Arc::new(start.pools.requests.share(rooms.requests)),
             starting: Arc::new(Semaphore::new(rooms.starting)),
+            copies: Arc::new(Semaphore::new(COPIES)),
+            examiner: Examiner::new(places, start.digests),
+            owner: start.owner,
             last_exec: AtomicU64::new(0),
             counts: Counts::default(),
             end: OnceLock::new(),

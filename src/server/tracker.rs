@@ -123,6 +123,7 @@ impl ProcessTracker {
             elapsed: at.saturating_duration_since(command.began),
             usage: None,
             pid,
+            writable_directories: Vec::new(),
             at: SystemTime::now() - at.elapsed(),
         });
     }

@@ -1,6 +1,6 @@
 //! Replacing the process by another program, and a shell's words for why that failed.
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -26,21 +26,61 @@ pub fn replace_process(file: &CStr, arguments: Vector, environment: Vector) -> i
     io::Error::last_os_error()
 }
 
-/// Replaces the process by the system's shell, reading `script`: what `execvp(3)` and shells do for a
-/// text file with no `#!` line. `arguments` are the script's, without argument zero.
+/// Replaces the process by the system's shell, reading `script`: what `execvp(3)` does for a text file
+/// with no `#!` line. `arguments` are the script's, without argument zero.
 pub fn replace_process_by_shell(
     script: &CStr,
     arguments: Vector,
     environment: Vector,
 ) -> io::Error {
-    let pointers: Vec<_> = [c"sh".as_ptr(), script.as_ptr()]
-        .into_iter()
+    replace_process_with(c"/bin/sh", &[c"sh", script], arguments, environment)
+}
+
+/// As [`replace_process`], with `first` in front of the arguments.
+pub fn replace_process_with(
+    file: &CStr,
+    first: &[&CStr],
+    arguments: Vector,
+    environment: Vector,
+) -> io::Error {
+    let pointers: Vec<_> = first
+        .iter()
+        .map(|string| string.as_ptr())
         .chain(arguments.iter().map(CStr::as_ptr))
         .chain([std::ptr::null()])
         .collect();
     // SAFETY: a string and two null-terminated arrays of strings.
-    unsafe { libc::execve(c"/bin/sh".as_ptr(), pointers.as_ptr(), environment.as_ptr()) };
+    unsafe { libc::execve(file.as_ptr(), pointers.as_ptr(), environment.as_ptr()) };
     io::Error::last_os_error()
+}
+
+/// What shells look at to say why a program couldn't be executed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// Whether it is a directory.
+    pub is_directory: bool,
+    /// Whether it is a file that this process's effective user may execute.
+    pub is_executable: bool,
+    /// Its first bytes, as many as the kernel looks at; nothing where it can't be read.
+    pub beginning: Option<Vec<u8>>,
+}
+
+/// Looks at a file that couldn't be executed.
+#[must_use]
+pub fn look_at(file: &Path) -> Seen {
+    let is_directory = file.is_dir();
+    Seen {
+        is_directory,
+        is_executable: !is_directory && may_execute(file),
+        beginning: beginning(file),
+    }
+}
+
+fn may_execute(file: &Path) -> bool {
+    CString::new(file.as_os_str().as_bytes()).is_ok_and(|name| {
+        // SAFETY: a string and integers.
+        unsafe { libc::faccessat(libc::AT_FDCWD, name.as_ptr(), libc::X_OK, libc::AT_EACCESS) == 0 }
+    })
 }
 
 /// Why a program couldn't be executed, as a shell puts it.
@@ -84,6 +124,12 @@ pub fn explain(file: &Path, error: &io::Error) -> ExecFailure {
         Some(libc::EACCES) if file.is_dir() => failure(CANNOT_EXECUTE, "Is a directory"),
         _ => failure(CANNOT_EXECUTE, &message(error)),
     }
+}
+
+/// That what is to be executed isn't there.
+#[must_use]
+pub fn not_there() -> io::Error {
+    io::Error::from_raw_os_error(libc::ENOENT)
 }
 
 /// Whether a shell would read `file` as a script of its own: no NUL byte in its first line.
@@ -130,7 +176,8 @@ pub fn path(bytes: &CStr) -> &Path {
 }
 
 /// The system's words for an error, without the number that Rust adds.
-fn message(error: &io::Error) -> String {
+#[must_use]
+pub fn message(error: &io::Error) -> String {
     let text = error.to_string();
     match text.rfind(" (os error ") {
         Some(position) => text[..position].to_owned(),

@@ -18,13 +18,21 @@ pub mod signal;
 pub mod socket;
 
 #[cfg(feature = "full")]
+pub mod audit;
+#[cfg(feature = "full")]
 pub mod clock;
+#[cfg(feature = "full")]
+pub mod confine;
 #[cfg(feature = "full")]
 pub mod file_system;
 #[cfg(feature = "full")]
 pub mod host;
 #[cfg(feature = "full")]
 pub mod limits;
+#[cfg(feature = "full")]
+pub mod memory_file;
+#[cfg(feature = "full")]
+pub mod place;
 #[cfg(feature = "full")]
 pub mod program;
 #[cfg(feature = "full")]

@@ -2,12 +2,12 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::check;
 use super::process::Pidfd;
+use super::{check, place};
 
 /// A file at one state of its content, as far as a filesystem tells: whatever writes it, replaces it, or
 /// changes its mode or owner, changes its `ctime`, which no process can set.
@@ -44,6 +44,11 @@ pub fn identify(process: &Pidfd, pid: u32, path: &Path) -> io::Result<FileIdenti
 /// Since Linux 5.12: `include/uapi/linux/openat2.h`.
 const RESOLVE_CACHED: u64 = 0x20;
 
+/// The file that `path`, which is absolute, leads this process to, as for [`identify`].
+pub(super) fn open_in_memory(path: &Path) -> io::Result<OwnedFd> {
+    open(None, path, RESOLVE_CACHED | libc::RESOLVE_NO_MAGICLINKS)
+}
+
 /// Opens a name as a place, which needs no permission on what is there and has no effect on it.
 fn open(below: Option<&OwnedFd>, path: &Path, resolve: u64) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
@@ -68,26 +73,13 @@ fn open(below: Option<&OwnedFd>, path: &Path, resolve: u64) -> io::Result<OwnedF
 }
 
 fn describe(file: &OwnedFd) -> io::Result<FileIdentity> {
-    // SAFETY: all of the structure's fields are integers, for which zero is a value.
-    let mut found: libc::statx = unsafe { std::mem::zeroed() };
-    let file: BorrowedFd<'_> = std::os::fd::AsFd::as_fd(file);
-    // SAFETY: the path is an empty C string, and `found` is writable.
-    check(unsafe {
-        libc::statx(
-            file.as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC,
-            libc::STATX_BASIC_STATS,
-            &raw mut found,
-        )
-    })?;
-    let time = |time: libc::statx_timestamp| (time.tv_sec, time.tv_nsec);
+    let found = place::status_of(file.as_fd(), place::Freshness::InMemory)?;
     Ok(FileIdentity {
-        device: (found.stx_dev_major, found.stx_dev_minor),
-        inode: found.stx_ino,
-        size: found.stx_size,
-        modified: time(found.stx_mtime),
-        changed: time(found.stx_ctime),
+        device: found.device,
+        inode: found.inode,
+        size: found.size,
+        modified: found.modified,
+        changed: found.changed,
     })
 }
 

@@ -29,7 +29,7 @@ pub fn reach() -> Reach {
 }
 
 /// Of `proc_pid_status(5)`.
-fn effective_capabilities(status: &str) -> Option<u64> {
+pub(super) fn effective_capabilities(status: &str) -> Option<u64> {
     let set = status
         .lines()
         .find_map(|line| line.strip_prefix("CapEff:"))?;

@@ -145,19 +145,38 @@ pub enum Ready {
 
 /// Signals that are waited for instead of acting.
 #[derive(Debug)]
-pub struct SignalWatch(OwnedFd);
+pub struct SignalWatch {
+    arrivals: OwnedFd,
+    /// What was blocked before.
+    before: Blocked,
+}
+
+/// A set of signals that were blocked.
+struct Blocked(libc::sigset_t);
+
+impl std::fmt::Debug for Blocked {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Blocked")
+    }
+}
 
 impl SignalWatch {
     /// Blocks `signals`, and has them arrive here.
     pub fn new(signals: impl IntoIterator<Item = i32>) -> io::Result<Self> {
         let set = set_of(signals);
-        change_mask(libc::SIG_BLOCK, &set)?;
+        let before = Blocked(change_mask(libc::SIG_BLOCK, &set)?);
         // SAFETY: the set is readable.
         let fd = check(unsafe {
             libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
         })?;
         // SAFETY: the kernel has just installed it for us, and nobody else knows it.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let arrivals = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { arrivals, before })
+    }
+
+    /// Lets the signals act again as before. Those that have arrived and weren't taken act now.
+    pub fn end(self) {
+        let _ = change_mask(libc::SIG_SETMASK, &self.before.0);
     }
 
     /// Waits for a signal, or for something on `socket`. Signals come first.
@@ -166,11 +185,12 @@ impl SignalWatch {
             if let Some(arrived) = self.take()? {
                 return Ok(Ready::Signal(arrived));
             }
-            let mut sources = [self.0.as_raw_fd(), socket.as_raw_fd()].map(|fd| libc::pollfd {
-                fd,
-                events: libc::POLLIN,
-                revents: 0,
-            });
+            let mut sources =
+                [self.arrivals.as_raw_fd(), socket.as_raw_fd()].map(|fd| libc::pollfd {
+                    fd,
+                    events: libc::POLLIN,
+                    revents: 0,
+                });
             retry_interrupted(|| {
                 // SAFETY: two entries, both writable.
                 check(unsafe { libc::poll(sources.as_mut_ptr(), 2, -1) })
@@ -189,7 +209,7 @@ impl SignalWatch {
             // SAFETY: `information` is writable for its size.
             check(unsafe {
                 libc::read(
-                    self.0.as_raw_fd(),
+                    self.arrivals.as_raw_fd(),
                     (&raw mut information).cast(),
                     size_of_val(&information),
                 )
@@ -208,7 +228,7 @@ impl SignalWatch {
 
 impl AsRawFd for SignalWatch {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
-        self.0.as_raw_fd()
+        self.arrivals.as_raw_fd()
     }
 }
 

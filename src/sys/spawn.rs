@@ -27,6 +27,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use super::confine::Confinement;
 use super::process::ProcessEnd;
 use super::signal::{self, KernelAction, KernelSet};
 use super::socket::{self, Kind, Wait};
@@ -96,10 +97,16 @@ pub struct Command {
     pub directory: Directory,
     /// Descriptors, each with the number that it gets. All others are closed.
     pub descriptors: Vec<(OwnedFd, RawFd)>,
+    /// Those of these numbers that are closed as the program is executed.
+    pub closed_by_exec: Vec<RawFd>,
     /// Its process group.
     pub group: ProcessGroup,
     /// What else it inherits.
     pub context: InheritedContext,
+    /// What it is confined by before it is executed.
+    pub confinement: Option<Confinement>,
+    /// Descriptors that get any free number, each with the place in `argv` that is to tell it.
+    pub told_descriptors: Vec<(OwnedFd, usize)>,
     /// Whether the program is a text that a shell is to read where the kernel can't execute it.
     pub is_script: bool,
 }
@@ -162,16 +169,19 @@ pub enum Step {
     Directory,
     /// Setting a limit, the nice value, or its signals.
     Context,
+    /// Confining it.
+    Confinement,
     /// Executing it.
     Exec,
 }
 
 impl Step {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Fork,
         Self::Descriptors,
         Self::Directory,
         Self::Context,
+        Self::Confinement,
         Self::Exec,
     ];
 
@@ -420,7 +430,8 @@ impl Decimal {
 }
 
 impl Plan {
-    fn new(command: Command, control: RawFd) -> io::Result<Self> {
+    fn new(mut command: Command, control: RawFd) -> io::Result<Self> {
+        tell_descriptors(&mut command)?;
         let mut destinations: Vec<_> = command.descriptors.iter().map(|(_, to)| *to).collect();
         destinations.sort_unstable();
         let repeats = destinations.windows(2).any(|pair| pair[0] == pair[1]);
@@ -433,6 +444,13 @@ impl Plan {
         let sources = command.descriptors.iter().map(|(from, _)| from.as_raw_fd());
         let mut needed: Vec<_> = sources.chain(destinations.iter().copied()).collect();
         needed.push(control);
+        if let Some(ruleset) = command
+            .confinement
+            .as_ref()
+            .and_then(|it| it.ruleset.as_ref())
+        {
+            needed.push(ruleset.as_raw_fd());
+        }
         if let Directory::Open(directory) = &command.directory {
             needed.push(directory.as_raw_fd());
         }
@@ -465,6 +483,21 @@ impl Plan {
             command,
         })
     }
+}
+
+/// Gives descriptors that are to be told free numbers, and writes these into the arguments.
+fn tell_descriptors(command: &mut Command) -> io::Result<()> {
+    for (fd, place) in std::mem::take(&mut command.told_descriptors) {
+        let taken = |number: &RawFd| command.descriptors.iter().any(|(_, to)| to == number);
+        let number = (3..).find(|number| !taken(number)).unwrap_or(RawFd::MAX);
+        let word = command
+            .argv
+            .get_mut(place)
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        *word = CString::new(number.to_string())?;
+        command.descriptors.push((fd, number));
+    }
+    Ok(())
 }
 
 fn signal_set(signals: &[c_int]) -> libc::sigset_t {
@@ -1121,8 +1154,10 @@ fn signal_children(signal: c_int, witness: Option<&Witness>) -> Option<Signalled
 
 /// Becomes the command once it may, or tells through `status` why not.
 fn become_command(plan: &Plan, joined: libc::pid_t, status: RawFd, release: RawFd) -> ! {
-    let [status, release] = [status, release].map(Cell::new);
-    let Err((step, errno)) = prepare_and_execute(plan, joined, [&status, &release]);
+    let confinement = plan.command.confinement.as_ref();
+    let ruleset = confinement.map_or(-1, Confinement::ruleset_number);
+    let [status, release, ruleset] = [status, release, ruleset].map(Cell::new);
+    let Err((step, errno)) = prepare_and_execute(plan, joined, [&status, &release, &ruleset]);
     let status = status.get();
     let mut bytes = [0_u8; 8];
     bytes[..4].copy_from_slice(&(step as i32).to_ne_bytes());
@@ -1135,7 +1170,7 @@ fn become_command(plan: &Plan, joined: libc::pid_t, status: RawFd, release: RawF
 fn prepare_and_execute(
     plan: &Plan,
     joined: libc::pid_t,
-    kept: [&Cell<RawFd>; 2],
+    kept: [&Cell<RawFd>; 3],
 ) -> Result<std::convert::Infallible, (Step, c_int)> {
     let context = &plan.command.context;
     // SAFETY: integers only. It fails where the group is in another terminal session, or gone.
@@ -1165,6 +1200,16 @@ fn prepare_and_execute(
         if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
             return Err((Step::Context, errno()));
         }
+    }
+    for number in &plan.command.closed_by_exec {
+        // SAFETY: integers only.
+        unsafe { libc::fcntl(*number, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+    // Last: what comes before it may need what it takes away.
+    if let Some(confinement) = &plan.command.confinement {
+        confinement
+            .apply(kept[2].get())
+            .map_err(at(Step::Confinement))?;
     }
     let program = plan.command.program.as_ptr();
     // SAFETY: a string and two null-terminated arrays of strings, all owned by `plan`.
@@ -1237,7 +1282,7 @@ fn set_memory(plan: &Plan) {
 
 /// Puts each descriptor at its number, and has exec close all others. What is in the way of one and
 /// needed later, `kept` too, moves to whatever number is free: one free number is enough.
-fn place_descriptors(plan: &Plan, kept: [&Cell<RawFd>; 2]) -> Result<(), c_int> {
+fn place_descriptors(plan: &Plan, kept: [&Cell<RawFd>; 3]) -> Result<(), c_int> {
     for (copy, (source, _)) in plan.copies.iter().zip(&plan.command.descriptors) {
         copy.set(source.as_raw_fd());
     }

@@ -10,6 +10,7 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
+use super::refusal::Refusal;
 use crate::model::Environment;
 
 /// The most arguments, and the most environment entries, of a request. Linux counts nine bytes at least
@@ -370,6 +371,9 @@ pub struct CommandContext {
     /// Whether executing a program can grant nothing.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub no_new_privileges: bool,
+    /// Whether the wrapper reads a [`Refusal`], and goes on itself with a script that has no `#!`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub refusals: bool,
 }
 
 /// What a wrapper may send after [`SuperExecMessage`].
@@ -399,6 +403,9 @@ pub struct SuperExecResult {
     /// Why it never started, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+    /// Where that is because the program couldn't be executed, all that a shell would say it by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<Refusal>,
 }
 
 /// What a server tells of a command that goes on, to a wrapper that asked for it.

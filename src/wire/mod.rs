@@ -18,12 +18,14 @@
 
 mod frame;
 mod message;
+mod refusal;
 
 pub use frame::{FrameError, FrameReader, MAX_FOLLOWING_FRAME, MAX_FRAME, PREFIX, encode};
 pub use message::{
     Action, CommandContext, DecodeError, EscalateRequest, EscalateResponse, Forward, Notice,
     RequestFields, SuperExecMessage, SuperExecResult, decode,
 };
+pub use refusal::{Contents, Refusal};
 
 /// The handshake's datagram.
 pub const HANDSHAKE: [u8; 1] = [0];

@@ -14,18 +14,25 @@
 //! | 126 | the command was to run and is no program that can be executed |
 //! | 127 | the command was to run and isn't there |
 //!
+//! Where the shell has said how it tells that a command can't be executed, its status and its message
+//! come instead of the last two (`asker.rs`).
+//!
 //! Not here: policy; tokio, clap or tracing.
 
 mod ask;
+mod asker;
 mod stand_in;
 
 use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::io::{self, Write};
 
+use asker::{Asker, Outcome};
+use stand_in::End;
+
 use crate::sys::entry::Invocation;
 use crate::sys::exec;
-use crate::wire::Action;
+use crate::wire::{Action, Refusal};
 
 /// The status of a refused command.
 const DENIED: c_int = 1;
@@ -88,10 +95,14 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
             "a patched shell starts this program, with a command in its arguments; it is of no use by itself",
         ));
     };
+    let asker = Asker::of(invocation);
     let mut question = ask::ask(invocation, file)?;
     match question.answer()? {
-        Action::Run => Ok(execute(invocation, file)),
-        Action::Escalate => stand_in::stand_in(question),
+        Action::Run => execute(invocation, file, asker.as_ref()),
+        Action::Escalate => match stand_in::stand_in(question, asker.as_ref())? {
+            End::Status(status) => Ok(status),
+            End::Refused(asker, refusal) => refused(invocation, file, asker, &refusal),
+        },
         Action::Deny { reason } => {
             match reason {
                 Some(reason) => say(&format_args!("Execution denied: {reason}")),
@@ -102,11 +113,22 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
     }
 }
 
-/// Becomes the command. Returns a shell's status where that fails, and says why in a shell's words.
-fn execute(invocation: Invocation, file: &CStr) -> c_int {
+/// Becomes the command. Returns a shell's status where that fails, and says why in the words of the
+/// shell that asked, or of a shell.
+fn execute(invocation: Invocation, file: &CStr, asker: Option<&Asker>) -> Result<c_int, Failure> {
     let environment = invocation.environment();
     let arguments = invocation.arguments().skip(2);
     let mut error = exec::replace_process(file, arguments, environment);
+    if let Some(asker) = asker {
+        let seen = exec::look_at(exec::path(file));
+        let refusal = Refusal {
+            errno: error.raw_os_error().unwrap_or(0),
+            is_directory: seen.is_directory,
+            is_executable: seen.is_executable,
+            ..Refusal::of_contents(seen.beginning.as_deref())
+        };
+        return refused(invocation, file, asker, &refusal);
+    }
     if error.raw_os_error() == Some(libc::ENOEXEC)
         && exec::is_script_without_interpreter(exec::path(file))
     {
@@ -115,7 +137,36 @@ fn execute(invocation: Invocation, file: &CStr) -> c_int {
     let failure = exec::explain(exec::path(file), &error);
     let line = [file.to_bytes(), b": ", &failure.reason, b"\n"].concat();
     let _ = io::stderr().write_all(&line);
-    failure.status
+    Ok(failure.status)
+}
+
+/// Does as the shell that asked does where a command can't be executed. Who reads a script is a program
+/// like any other, and is asked about: by this program, started anew.
+fn refused(
+    invocation: Invocation,
+    file: &CStr,
+    asker: &Asker,
+    refusal: &Refusal,
+) -> Result<c_int, Failure> {
+    let reader = match asker.outcome(file, refusal) {
+        Outcome::Failed(said, status) => {
+            let _ = io::stderr().write_all(&said);
+            return Ok(status);
+        }
+        Outcome::Script(reader) => reader,
+    };
+    let first = invocation.arguments().iter().next().unwrap_or(c"");
+    let error = exec::replace_process_with(
+        &asker.wrapper,
+        &[first, &reader.program, &reader.name, file],
+        invocation.arguments().skip(3),
+        invocation.environment(),
+    );
+    Err(Failure::new(
+        "ask about the script's shell",
+        error,
+        "the wrapper can't be started again; nothing was run",
+    ))
 }
 
 /// Writes a line on standard error, at once. Where that is closed there is nobody to tell.

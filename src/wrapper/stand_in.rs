@@ -5,12 +5,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use serde::Deserialize;
 
 use super::ask::{Question, send_all};
+use super::asker::Asker;
 use super::{Failure, NO_VERDICT, say};
 use crate::sys::context::{self, RaisedOpenFiles};
 use crate::sys::descriptor;
 use crate::sys::signal::{self, Arrived, Ready, SignalWatch};
 use crate::sys::socket::{self, MAX_DESCRIPTORS, Wait};
-use crate::wire::{self, CommandContext, Forward, Notice, SuperExecMessage, SuperExecResult};
+use crate::wire::{
+    self, CommandContext, Forward, Notice, Refusal, SuperExecMessage, SuperExecResult,
+};
 
 /// What the gate sends while its command runs.
 #[derive(Deserialize)]
@@ -20,9 +23,21 @@ enum FromGate {
     Stopped(Notice),
 }
 
+/// How standing in ends, where it doesn't end the process.
+pub(super) enum End<'a> {
+    /// With the command's exit status.
+    Status(c_int),
+    /// The gate couldn't execute the command, and this shell is to say so. Nothing that the command would
+    /// inherit is changed.
+    Refused(&'a Asker, Refusal),
+}
+
 /// Hands the process's descriptors to the gate, which runs the command on them, and is to the shell
-/// what the command would be. Returns the command's exit status.
-pub(super) fn stand_in(mut question: Question) -> Result<c_int, Failure> {
+/// what the command would be.
+pub(super) fn stand_in<'a>(
+    mut question: Question,
+    asker: Option<&'a Asker>,
+) -> Result<End<'a>, Failure> {
     // What the command inherits is as it is now. The wrapper itself needs a few more descriptors.
     let limits = context::limits();
     let _raised = RaisedOpenFiles::new();
@@ -65,6 +80,7 @@ pub(super) fn stand_in(mut question: Question) -> Result<c_int, Failure> {
             core_dump_filter: context::core_dump_filter(),
             personality: context::personality(),
             no_new_privileges: context::no_new_privileges(),
+            refusals: asker.is_some(),
         }),
     };
     let stream = question.stream.as_fd();
@@ -101,7 +117,14 @@ pub(super) fn stand_in(mut question: Question) -> Result<c_int, Failure> {
                     )
                 })?;
                 match message {
-                    FromGate::Ended(result) => return Ok(end_as(&result)),
+                    FromGate::Ended(SuperExecResult {
+                        refusal: Some(refusal),
+                        ..
+                    }) if let Some(asker) = asker => {
+                        watch.end();
+                        return Ok(End::Refused(asker, refusal));
+                    }
+                    FromGate::Ended(result) => return Ok(End::Status(end_as(&result))),
                     FromGate::Stopped(notice) => {
                         // A signal to go on may have come since this was found to be readable.
                         while let Some(arrived) = watch.take().map_err(Failure::gate_lost)? {

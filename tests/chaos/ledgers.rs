@@ -8,19 +8,46 @@ use serde_json::Value;
 
 use crate::play::{Outcome, ledger};
 
+/// How many execs a gate decided, and how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Verdicts {
+    pub(crate) run: u64,
+    pub(crate) deny: u64,
+}
+
+impl Verdicts {
+    /// What a gate printed at its end.
+    pub(crate) fn printed(output: &str) -> Option<Self> {
+        let output: Value = serde_json::from_str(output).ok()?;
+        Some(Self {
+            run: output["verdicts"]["run"].as_u64()?,
+            deny: output["verdicts"]["deny"].as_u64()?,
+        })
+    }
+}
+
 /// What doesn't agree. Empty: all does.
 pub(crate) fn compare(directory: &Path, outcome: &Outcome) -> Vec<String> {
     let mut findings = outcome.findings.clone();
     let ran = ran(directory, &mut findings);
     let execs = audit(directory);
     let mut stored = BTreeMap::new();
-    let mut run_by_gate: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut denied: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut by_gate: BTreeMap<&str, Verdicts> = BTreeMap::new();
     for exec in &execs {
         let gate = exec["labels"]["gate"].as_str().unwrap_or_default();
+        let verdicts = by_gate.entry(gate).or_default();
         let is_run = exec["verdict"] == "run" && exec["code"] == "verdict";
-        *run_by_gate.entry(gate).or_default() += u64::from(is_run);
-        let command = exec["argv"][2].as_str().unwrap_or_default();
-        if let Some(id) = command.split_whitespace().nth(1)
+        verdicts.run += u64::from(is_run);
+        if exec["verdict"] == "deny" {
+            verdicts.deny += 1;
+            let code = exec["code"].as_str().unwrap_or_default();
+            if !outcome.may_deny.contains(&code) {
+                findings.push(format!("denied, and nothing was the matter: {exec}"));
+            }
+            *denied.entry(code).or_default() += 1;
+        }
+        if let Some(id) = id(exec)
             && stored.insert(id.to_owned(), exec).is_some()
         {
             findings.push(format!("{id} is in the store twice"));
@@ -72,23 +99,34 @@ pub(crate) fn compare(directory: &Path, outcome: &Outcome) -> Vec<String> {
 
     // What gates that came to their ends say that they decided.
     for (gate, decided) in &outcome.decided {
-        let stored = run_by_gate.get(gate.as_str()).copied().unwrap_or_default();
+        let stored = by_gate.get(gate.as_str()).copied().unwrap_or_default();
         if stored != *decided {
-            findings.push(format!(
-                "{gate} decided {decided} execs, and {stored} are stored"
-            ));
+            findings.push(format!("{gate} says {decided:?}, and {stored:?} is stored"));
         }
     }
     findings.extend(histories(directory, outcome));
     eprintln!(
-        "{} commands ran, {} execs of {} gates are stored, {} gates were killed, and with them and \
-         the service went the verdict on {taken_along} execs",
+        "{} commands ran, {} execs of {} gates are stored, {denied:?} denied, {} gates were killed, and \
+         with them and the service went the verdict on {taken_along} execs",
         ran.len(),
         execs.len(),
-        run_by_gate.len(),
+        by_gate.len(),
         outcome.killed.len()
     );
     findings
+}
+
+/// What is stored of each command that has an id.
+pub(crate) fn stored(directory: &Path) -> BTreeMap<String, Value> {
+    let execs = audit(directory).into_iter();
+    execs
+        .filter_map(|exec| Some((id(&exec)?.to_owned(), exec)))
+        .collect()
+}
+
+/// The id that a command was to write down.
+fn id(exec: &Value) -> Option<&str> {
+    exec["argv"][2].as_str()?.split_whitespace().nth(1)
 }
 
 /// What ran, each once.
@@ -158,6 +196,7 @@ fn histories(directory: &Path, outcome: &Outcome) -> Vec<String> {
              OR max(sequence) IS NOT (SELECT max(sequence) FROM events AS e
                  WHERE e.session_id = events.session_id AND kind = 'session-ended')"
     )));
+    // What is denied because it couldn't be recorded isn't asked about.
     for (before, after) in [
         ("exec-requested", "exec-decided"),
         ("exec-decided", "exec-finished"),
@@ -166,7 +205,9 @@ fn histories(directory: &Path, outcome: &Outcome) -> Vec<String> {
             "SELECT '{after} before {before} in ' || a.session_id || ', exec ' || a.exec_id
              FROM events AS a LEFT JOIN events AS b ON a.session_id = b.session_id
                  AND a.exec_id = b.exec_id AND b.kind = '{before}' AND b.sequence < a.sequence
-             WHERE a.kind = '{after}' AND b.sequence IS NULL"
+             WHERE a.kind = '{after}' AND b.sequence IS NULL AND NOT EXISTS (
+                 SELECT 1 FROM execs WHERE execs.session_id = a.session_id
+                     AND execs.exec_id = a.exec_id AND code = 'unrecorded')"
         )));
     }
     findings

@@ -74,7 +74,7 @@ fn a_verdict_that_says_nothing_denies(shell: &Shell) {
 fn an_escalation_that_does_not_say_how_denies(shell: &Shell) {
     let gate = Gate::with_script(shell, async |peer| {
         let (_peer, call) = first(peer).await;
-        let decision = Decision::Escalate(Escalate { execution: None });
+        let decision = Decision::Escalate(Escalate::default());
         call.verdict(1, Some(decision)).await;
         run_the_rest(call).await
     });

@@ -131,6 +131,7 @@ fn the_doctor_says_what_is_missing_and_how_to_get_it() {
         "zsh",
         "clean-up",
         "open files",
+        "landlock",
         "bubblewrap",
         "policy service",
     ];
@@ -141,7 +142,7 @@ fn the_doctor_says_what_is_missing_and_how_to_get_it() {
         assert_eq!(finding["remedy"].is_string(), status != "good", "{finding}");
         assert!(finding["detail"].is_string(), "{finding}");
     }
-    assert_eq!(findings[8]["status"], "missing");
+    assert_eq!(findings[9]["status"], "missing");
 }
 
 #[test]

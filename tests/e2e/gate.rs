@@ -18,6 +18,9 @@ use crate::service::Policyd;
 /// What of the environment is the same wherever the tests run.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
+/// All but what a gate without a sandbox says of itself.
+const LOG: &str = "warn,execgate::sandbox=error";
+
 pub(crate) struct Gate {
     shell: Shell,
     directory: TempDir,
@@ -26,6 +29,7 @@ pub(crate) struct Gate {
     socket_place: Option<TempDir>,
     pub(crate) url: String,
     options: Vec<String>,
+    sandbox: &'static str,
     seen: Cell<usize>,
 }
 
@@ -117,6 +121,7 @@ impl Gate {
             socket_place: None,
             url,
             options: vec!["--no-login".to_owned()],
+            sandbox: "none",
             seen: Cell::new(0),
         }
     }
@@ -124,6 +129,12 @@ impl Gate {
     /// Sets further options of `execgate exec`.
     pub(crate) fn option<const N: usize>(mut self, options: [&str; N]) -> Self {
         self.options.extend(options.map(str::to_owned));
+        self
+    }
+
+    /// In this sandbox, rather than in none.
+    pub(crate) fn in_sandbox(mut self, backend: &'static str) -> Self {
+        self.sandbox = backend;
         self
     }
 
@@ -148,7 +159,8 @@ impl Gate {
     pub(crate) fn command(&self, script: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(EXECGATE);
         command
-            .args(["exec", "--policy", &self.url, "--shell"])
+            .args(["exec", "--policy", &self.url, "--sandbox", self.sandbox])
+            .arg("--shell")
             .arg(&self.shell.path)
             .args(&self.options)
             .arg("--")
@@ -183,6 +195,7 @@ impl Gate {
             .env("PATH", PATH)
             .env("HOME", self.path("home"))
             .env("LC_ALL", "C.UTF-8")
+            .env("EXECGATE_LOG", LOG)
             .current_dir(self.path("work"));
     }
 

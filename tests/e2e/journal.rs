@@ -4,6 +4,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::disk::Disk;
 use crate::gate::{Gate, verdicts};
 use crate::machine::{Shell, in_both_shells, in_shell};
 use crate::process::{self, Done, EXECGATE, wait_until};
@@ -332,45 +333,20 @@ fn a_journal_that_cannot_grow_refuses_execs_or_goes_on_as_the_owner_has_chosen()
     });
 }
 
-struct Tmpfs(PathBuf);
-
-impl Tmpfs {
-    fn mount(at: PathBuf, options: &str) -> Option<Self> {
-        std::fs::create_dir(&at).expect("a directory");
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", options, "none"])
-            .arg(&at)
-            .output()
-            .expect("mount");
-        mounted.status.success().then_some(Self(at))
-    }
-}
-
-impl Drop for Tmpfs {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn a_disk_that_is_full_is_no_place_for_a_journal_until_there_is_room() {
     in_shell("bash", |shell| {
         for (audit, expected) in [("strict", "1\nagain"), ("best-effort", "refused\n0\nagain")] {
             let gate = options(Gate::with_rules(shell, RULES), audit);
-            let Some(disk) = Tmpfs::mount(gate.path("journal"), "size=300k,mode=0700") else {
+            let Some(disk) = Disk::mount(gate.path("journal"), "size=300k,mode=0700") else {
                 eprintln!("not tested: mounting takes privileges");
                 return;
             };
-            let filler = disk.0.join("filler");
-            let fill = || {
-                let _ = std::fs::write(&filler, vec![0; 400 << 10]);
-            };
-            let make_room = || std::fs::remove_file(&filler).expect("a file");
             cannot_grow(
                 &gate,
                 |script| gate.start(script),
-                fill,
-                Some(&make_room),
+                || disk.fill(),
+                Some(&|| disk.make_room()),
                 expected,
             );
         }
@@ -381,7 +357,7 @@ fn a_disk_that_is_full_is_no_place_for_a_journal_until_there_is_room() {
 fn a_disk_that_cannot_be_written_has_no_strict_gate_start() {
     in_shell("bash", |shell| {
         let gate = with_journal(Gate::with_rules(shell, RULES));
-        let Some(_disk) = Tmpfs::mount(gate.path("journal"), "ro,mode=0700") else {
+        let Some(_disk) = Disk::mount(gate.path("journal"), "ro,mode=0700") else {
             eprintln!("not tested: mounting takes privileges");
             return;
         };

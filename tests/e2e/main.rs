@@ -15,13 +15,18 @@
 mod broken_services;
 mod bytes;
 mod command_line;
+mod confinement;
 mod crowds;
+#[allow(dead_code, reason = "the tests of chaos use the rest")]
+mod disk;
 mod embedding;
+mod environment;
 mod exposition;
 mod gate;
 mod help;
 mod identity;
 mod journal;
+mod judged;
 mod logs;
 mod machine;
 mod metrics;

@@ -122,6 +122,10 @@ impl Running {
         self.stdout.reader.is_finished()
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         signal(self.child.id(), name);
     }

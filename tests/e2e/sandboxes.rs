@@ -13,7 +13,7 @@ in_both_shells! {
 }
 
 /// Whether `--sandbox bubblewrap` works here.
-fn bubblewrap() -> bool {
+pub(crate) fn bubblewrap() -> bool {
     let mut command = Command::new("bwrap");
     command.args([
         "--ro-bind",
@@ -37,7 +37,7 @@ fn sandboxed(shell: &Shell, decision: impl Fn(&str) -> String) -> (Gate, tempfil
         "prefix_rule([\"cp\"], {})\nfallback(\"run\")",
         decision(path)
     );
-    let gate = Gate::with_rules(shell, &rules).option(["--sandbox", "bubblewrap"]);
+    let gate = Gate::with_rules(shell, &rules).in_sandbox("bubblewrap");
     (gate, outside)
 }
 

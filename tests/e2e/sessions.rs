@@ -158,7 +158,15 @@ fn login_files_that_set_path_anew_hide_no_patched_shell(shell: &Shell) {
     assert!(verdicts(&gate.audit()).contains(&"uname escalate".to_owned()));
     let mut command = Command::new(EXECGATE);
     command
-        .args(["shell", "--login", "--policy", &gate.url, "--shell"])
+        .args([
+            "shell",
+            "--login",
+            "--sandbox",
+            "none",
+            "--policy",
+            &gate.url,
+            "--shell",
+        ])
         .arg(&shell.path)
         .args(["--", "-c", &script]);
     gate.settle(&mut command);

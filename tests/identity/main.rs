@@ -11,6 +11,7 @@
 
 mod credentials;
 mod example;
+mod floods;
 #[path = "../link/gate.rs"]
 #[allow(dead_code, reason = "the tests of the link use the rest")]
 mod gate;

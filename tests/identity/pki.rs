@@ -1,5 +1,7 @@
 //! Certificates, made for one test.
 
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use execgate::link::CertificateFiles;
@@ -7,8 +9,6 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
     date_time_ymd,
 };
-
-use crate::service::write_secret;
 
 /// When a certificate is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,4 +84,16 @@ pub(crate) fn here() -> [SanType; 2] {
         dns("localhost"),
         SanType::IpAddress(std::net::Ipv4Addr::LOCALHOST.into()),
     ]
+}
+
+/// Writes a file that is private, whole, in place of what was there.
+pub(crate) fn write_secret(path: &Path, content: &str) {
+    let _ = std::fs::remove_file(path);
+    std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .and_then(|mut file| file.write_all(content.as_bytes()))
+        .expect("a file");
 }

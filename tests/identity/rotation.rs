@@ -6,9 +6,9 @@ use tonic::Code;
 
 use crate::credentials::{known_as, refused};
 use crate::gate::Gate;
-use crate::pki::{Authority, Validity, dns, here};
+use crate::pki::{Authority, Validity, dns, here, write_secret};
 use crate::scenario;
-use crate::service::{Place, tls, write_secret};
+use crate::service::{Place, tls};
 use crate::stranger::{Call, SESSION, connect, requested, started};
 
 #[tokio::test]

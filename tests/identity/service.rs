@@ -1,8 +1,6 @@
 //! The reference policy service as a process, with the credentials of a test.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,6 +9,7 @@ use std::time::{Duration, Instant};
 use execgate::link::CertificateFiles;
 use sha2::{Digest, Sha256};
 
+use crate::pki::write_secret;
 use crate::process::{PATIENCE, Running};
 
 /// Tells who asks, in the reason of a denial.
@@ -77,18 +76,6 @@ impl Place {
     }
 }
 
-/// Writes a file that is private, whole, in place of what was there.
-pub(crate) fn write_secret(path: &Path, content: &str) {
-    let _ = std::fs::remove_file(path);
-    std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-        .and_then(|mut file| file.write_all(content.as_bytes()))
-        .expect("a file");
-}
-
 fn replace(path: &Path, content: &str) {
     let beside = path.with_extension("new");
     std::fs::write(&beside, content).expect("a file");
@@ -138,6 +125,15 @@ impl Service {
 
     pub(crate) fn signal(&self, name: &str) {
         self.running.signal(name);
+    }
+
+    /// Memory that it occupies.
+    pub(crate) fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.running.id()));
+        let status = status.expect("it is running");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        number.expect("a number").parse().expect("a number")
     }
 
     pub(crate) fn log(&self) -> String {

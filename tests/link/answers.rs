@@ -19,7 +19,10 @@ use crate::scenario;
 const SHORT: Duration = Duration::from_millis(100);
 
 fn escalate(execution: Option<Execution>) -> Decision {
-    Decision::Escalate(v1::Escalate { execution })
+    Decision::Escalate(v1::Escalate {
+        execution,
+        ..v1::Escalate::default()
+    })
 }
 
 /// `decision` denies with a policy error, even where execs run when the service is unavailable.

@@ -6,9 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use execgate::link::{LinkOptions, PolicyLink};
 use execgate::model::{
-    DecisionCode, Enforcement, Environment, EscalationDecision, ExecId, InterceptedExec,
-    ProcessIdentity, SandboxReport, SessionDescription, SessionEndReason, SessionEvent, SessionId,
-    Verdict,
+    DecisionCode, Environment, EscalationDecision, ExecId, InterceptedExec, ProcessIdentity,
+    SandboxReport, SessionDescription, SessionEndReason, SessionEvent, SessionId, Verdict,
 };
 use execgate::server::{EscalationPolicy, SessionContext};
 use tokio::task::JoinHandle;
@@ -71,6 +70,7 @@ impl Gate {
         self.session.observe(SessionEvent::ExecDecided {
             exec: ExecId(exec),
             verdict: Verdict::from(EscalationDecision::Run),
+            environment: None,
             waited: Duration::ZERO,
             decided_in: Duration::ZERO,
             at: SystemTime::now(),
@@ -123,10 +123,7 @@ pub(crate) fn context(session: u8) -> SessionContext {
         labels: BTreeMap::from([("team".to_owned(), "blue".to_owned())]),
         workdir: "/work".into(),
         command: vec!["zsh".into()],
-        sandbox: SandboxReport {
-            backend: "none".to_owned(),
-            enforcement: Enforcement::None,
-        },
+        sandbox: SandboxReport::none(),
         started_at: SystemTime::now(),
     })
 }
@@ -141,5 +138,7 @@ pub(crate) fn exec_of(exec: u64) -> InterceptedExec {
         process: ProcessIdentity::default(),
         parent: None,
         asked_at: SystemTime::now(),
+        executable: execgate::model::Executable::default(),
+        workdir_protection: None,
     }
 }

@@ -85,11 +85,15 @@ async fn escalate_runs_the_command_outside_and_hands_back_its_status() {
 
 #[tokio::test]
 async fn an_escalated_command_gets_the_requests_environment_and_no_more() {
-    let session = start(Scripted::always(ESCALATE));
+    let session = start(Scripted::always(ESCALATE).changing_nothing());
     let mut command = wrapped(&session, "/usr/bin/env", &["env"]);
-    command.env("MARK", "a=b").current_dir("/");
+    command
+        .env("MARK", "a=b")
+        .env("LD_LIBRARY_PATH", "/x")
+        .current_dir("/");
     let got = output(command).await;
-    assert_eq!(text(&got.stdout), "MARK=a=b\nPATH=/usr/bin:/bin\n");
+    let expected = "LD_LIBRARY_PATH=/x\nMARK=a=b\nPATH=/usr/bin:/bin\n";
+    assert_eq!(text(&got.stdout), expected);
 }
 
 #[tokio::test]

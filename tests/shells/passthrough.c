@@ -4,7 +4,8 @@
 
    Appends "FILE|ARGV0|ARG..." and a newline to the file that PASSTHROUGH_LOG
    names, in one write, so that many can run at once.  When execve () fails it
-   exits with 99 and says so: the shell shouldn't have asked.  */
+   exits with 99 and says so: the shell shouldn't have asked.  With 97 it says
+   that its own name isn't EXEC_WRAPPER's value (or BASH_EXEC_WRAPPER's).  */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +19,7 @@ extern char **environ;
 int
 main (int argc, char **argv)
 {
-  const char *log = getenv ("PASSTHROUGH_LOG");
+  const char *log = getenv ("PASSTHROUGH_LOG"), *named = getenv ("EXEC_WRAPPER");
   size_t size = 1, len = 0;
   char *line;
   int fd, i;
@@ -27,6 +28,13 @@ main (int argc, char **argv)
     {
       fprintf (stderr, "usage: passthrough FILE ARGV0 [ARG...]\n");
       return 98;
+    }
+  if (named == 0 || *named == '\0')
+    named = getenv ("BASH_EXEC_WRAPPER");
+  if (named == 0 || strcmp (named, argv[0]) != 0)
+    {
+      fprintf (stderr, "passthrough: my name is %s\n", argv[0]);
+      return 97;
     }
   if (log && *log && (fd = open (log, O_WRONLY|O_APPEND|O_CREAT|O_CLOEXEC, 0644)) >= 0)
     {

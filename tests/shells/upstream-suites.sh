@@ -82,7 +82,7 @@ run_one() {
     plain*) ;;
     wrapped) command=("EXEC_WRAPPER=$T/passthrough" "PASSTHROUGH_LOG=$T/log" "${command[@]}") ;;
     wrapped*)
-      command=("$gate/bin/execgate" exec --no-login --policy "unix:$T/policy.sock" --label "test=$test"
+      command=("$gate/bin/execgate" --log error exec --sandbox none --no-login --policy "unix:$T/policy.sock" --label "test=$test"
         -- env "${command[@]}") ;;
   esac
   (cd "$directory" && env "${command[@]}") >"$T/raw" 2>&1 </dev/null || status=$?

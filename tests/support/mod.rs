@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use execgate::model::{
-    EscalationDecision, EscalationExecution, ExecId, InterceptedExec, SessionEvent, Verdict,
+    EnvironmentRules, EscalationDecision, EscalationExecution, EscalationTerms, ExecId,
+    InterceptedExec, NamePattern, SessionEvent, Unprotected, Verdict,
 };
 use execgate::server::{
     BoxFuture, EscalateServer, EscalatedExec, EscalationPolicy, EscalationSession, ExecutorError,
@@ -42,6 +43,7 @@ type Decide = dyn Fn(&InterceptedExec) -> Option<EscalationDecision> + Send + Sy
 /// and told.
 pub struct Scripted {
     decide: Box<Decide>,
+    terms: EscalationTerms,
     pub asked: Mutex<Vec<InterceptedExec>>,
     pub told: Mutex<Vec<SessionEvent>>,
 }
@@ -52,9 +54,24 @@ impl Scripted {
     ) -> Arc<Self> {
         Arc::new(Self {
             decide: Box::new(decide),
+            terms: EscalationTerms::default(),
             asked: Mutex::default(),
             told: Mutex::default(),
         })
+    }
+
+    /// The same, on terms under which an escalated command has the environment that was asked for, and may
+    /// be any program.
+    pub fn changing_nothing(self: Arc<Self>) -> Arc<Self> {
+        let mut policy = Arc::into_inner(self).expect("a policy that nobody uses yet");
+        policy.terms = EscalationTerms {
+            environment: EnvironmentRules {
+                keep: vec![NamePattern::all()],
+                ..EnvironmentRules::default()
+            },
+            unprotected: Unprotected::Allowed,
+        };
+        Arc::new(policy)
     }
 
     pub fn always(decision: EscalationDecision) -> Arc<Self> {
@@ -100,7 +117,10 @@ impl EscalationPolicy for Scripted {
         self.asked.lock().unwrap().push(exec.clone());
         Box::pin(async {
             match (self.decide)(exec) {
-                Some(decision) => Ok(decision.into()),
+                Some(decision) => Ok(Verdict {
+                    terms: self.terms.clone(),
+                    ..decision.into()
+                }),
                 None => std::future::pending().await,
             }
         })
@@ -138,6 +158,8 @@ impl ShellCommandExecutor for Direct {
                 argv: exec.argv,
                 workdir: exec.workdir,
                 env: exec.env,
+                confinement: None,
+                told_descriptors: Vec::new(),
             })
         })
     }

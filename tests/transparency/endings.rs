@@ -84,7 +84,7 @@ async fn escalated_hydra(script_text: &str, expected: &str, end: impl Fn(&mut Hy
         let started = move |command: &mut std::process::Command| {
             command.env("MARK", &environment);
         };
-        let policy = Scripted::always(ESCALATE);
+        let policy = Scripted::always(ESCALATE).changing_nothing();
         let (session, child) = script(script_text)
             .started(&started)
             .spawn_gated(shell, &place, &policy);

@@ -1,45 +1,29 @@
 //! What can't be executed: the status and the message are the shell's own, for every kind of failure, however
 //! the program is named.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
+
+use execgate::model::EscalationDecision;
 
 use crate::harness::{Case, Place, Shell, VERDICTS, script, shells};
-use crate::support::text;
-
-/// Who says that a program can't be executed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Said {
-    /// The shell, which sees it beforehand.
-    ByTheShell,
-    /// The wrapper or the gate, since only executing shows it: without the shell's name and line, and with
-    /// status 126.
-    ByTheWrapper(&'static str),
-}
 
 struct Failure {
     /// Which file in the working directory.
     file: &'static str,
     arguments: &'static str,
-    said: Said,
 }
 
-const fn shell(file: &'static str) -> Failure {
+const fn failure(file: &'static str) -> Failure {
     Failure {
         file,
         arguments: "a b",
-        said: Said::ByTheShell,
-    }
-}
-
-const fn wrapper(file: &'static str, reason: &'static str) -> Failure {
-    Failure {
-        file,
-        arguments: "",
-        said: Said::ByTheWrapper(reason),
     }
 }
 
@@ -52,48 +36,51 @@ const LONG_NAME: &str = concat!(
 );
 
 const FAILURES: &[Failure] = &[
-    shell("missing"),
-    shell("plain"),
-    shell("directory"),
-    shell("plain/below"),
-    shell("directory/missing"),
-    shell("loop"),
-    shell("dangling"),
-    shell(LONG_NAME),
-    shell("no-interpreter"),
-    shell("directory-as-interpreter"),
-    shell("plain-as-interpreter"),
-    shell("its-own-interpreter"),
-    shell("text"),
-    shell("empty"),
-    shell("binary"),
+    failure("missing"),
+    failure("plain"),
+    failure("directory"),
+    failure("plain/below"),
+    failure("directory/missing"),
+    failure("loop"),
+    failure("dangling"),
+    failure(LONG_NAME),
+    failure("no-interpreter"),
+    failure("directory-as-interpreter"),
+    failure("plain-as-interpreter"),
+    failure("its-own-interpreter"),
+    failure("text"),
+    failure("empty"),
+    failure("binary"),
     Failure {
         file: "good",
         // `E2BIG`: one argument may have 128 KiB.
         arguments: "\"$long\"",
-        said: Said::ByTheShell,
     },
-    wrapper("busy", "Text file busy"),
-    wrapper("foreign", "cannot execute binary file: Exec format error"),
+    // From here on: what the shell doesn't see before it executes.
+    failure("busy"),
+    failure("foreign"),
+    failure("busy-interpreter"),
+    failure("foreign-interpreter"),
+    failure("windows"),
+    failure("windows-line"),
+    failure("windows-script"),
+    failure("archive"),
+    failure("$'busy\\x1b[1m\\n\\tit'"),
+    failure("$'busy\\x1fit'"),
+    failure("$'busy-\\xff\\xc3\\xa9'"),
 ];
 
 /// Each failure, with the program named by its absolute path, by a relative one and by a search, as a command
 /// and as the last of a subshell.
-fn attempts() -> Vec<(String, &'static Failure)> {
-    let named = |failure: &'static Failure| {
-        let Failure {
-            file, arguments, ..
-        } = failure;
-        let (directory, name) = file.rsplit_once('/').unwrap_or(("", file));
-        [
-            format!("$PWD/{file} {arguments}"),
-            format!("./{file} {arguments}"),
-            format!("PATH=$PWD/{directory} {name} {arguments}"),
-            format!("(exec ./{file} {arguments})"),
-        ]
-        .map(|command| (command, failure))
-    };
-    FAILURES.iter().flat_map(named).collect()
+fn attempts(failure: &Failure) -> Vec<String> {
+    let Failure { file, arguments } = failure;
+    let (directory, name) = file.rsplit_once('/').unwrap_or(("", file));
+    vec![
+        format!("\"$PWD\"/{file} {arguments}"),
+        format!("./{file} {arguments}"),
+        format!("PATH=$PWD/{directory} {name} {arguments}"),
+        format!("(exec ./{file} {arguments})"),
+    ]
 }
 
 fn lay_out(command: &mut Command) {
@@ -101,7 +88,11 @@ fn lay_out(command: &mut Command) {
     std::fs::create_dir(work.join("directory")).unwrap();
     symlink("loop", work.join("loop")).unwrap();
     symlink("nowhere", work.join("dangling")).unwrap();
-    std::fs::copy("/bin/true", work.join("busy")).unwrap();
+    let busy = work.join("busy");
+    std::fs::copy("/bin/true", &busy).unwrap();
+    for name in OTHER_NAMES {
+        std::fs::hard_link(&busy, work.join(OsStr::from_bytes(name))).unwrap();
+    }
     // A program for another kind of machine.
     let mut program = std::fs::read("/bin/true").unwrap();
     program[18..20].copy_from_slice(&FOREIGN_MACHINE.to_le_bytes());
@@ -109,6 +100,9 @@ fn lay_out(command: &mut Command) {
     std::fs::write(&foreign, program).unwrap();
     std::fs::set_permissions(&foreign, PermissionsExt::from_mode(0o755)).unwrap();
 }
+
+/// Of the busy file, as they come out in a message.
+const OTHER_NAMES: [&[u8]; 3] = [b"busy\x1b[1m\n\tit", b"busy\x1fit", b"busy-\xff\xc3\xa9"];
 
 /// `EM_ALPHA`, a machine of which no kernel that this is built for knows.
 const FOREIGN_MACHINE: u16 = 0x9026;
@@ -124,11 +118,28 @@ fn case(script_text: &str) -> Case<'_> {
         .file("text", "echo text \"$0\" \"$@\"; exit 3\n", 0o755)
         .file("empty", "", 0o755)
         .file("binary", b"\x7fELF\0\0\0\0\n".to_vec(), 0o755)
+        .file("busy-interpreter", "#!./busy -x\n", 0o755)
+        .file(
+            "foreign-interpreter",
+            "#!./foreign\necho read \"$0\" $#; exit 4\n",
+            0o755,
+        )
+        // What a handler of the kernel's could be registered for: where that can't be seen, it is tried.
+        .file("windows", b"MZ\x90\0\n".to_vec(), 0o755)
+        .file("windows-line", b"MZ=1\n\0\nexit 5\n".to_vec(), 0o755)
+        .file(
+            "windows-script",
+            b"MZ=1\necho read \"$0\" $#; exit 6\n\0".to_vec(),
+            0o755,
+        )
+        .file("archive", b"PK\x03\x04\n\0".to_vec(), 0o755)
         .file("good", "#!/bin/sh\necho good $#\n", 0o755)
 }
 
 /// What became of each attempt: what was said, and the status.
-fn outcomes(output: &str) -> Vec<String> {
+fn outcomes(output: &[u8]) -> Vec<String> {
+    // A character for each byte: a name need not be text.
+    let output: String = output.iter().copied().map(char::from).collect();
     output
         .split("== ")
         .skip(1)
@@ -136,53 +147,148 @@ fn outcomes(output: &str) -> Vec<String> {
         .collect()
 }
 
-#[tokio::test]
-async fn the_message_and_status_of_each_failure_are_the_shells() {
-    let attempts = attempts();
+/// A script that makes each attempt, in one shell.
+fn script_of(attempts: &[String]) -> String {
     let mut lines = String::from("exec 2>&1 9>>busy; long=$(printf %0200000d 0)\n");
-    for (at, (command, _)) in attempts.iter().enumerate() {
+    for (at, command) in attempts.iter().enumerate() {
         let _ = writeln!(lines, "echo '== {at}'\n{command}\necho \"status $?\"");
     }
     lines.push_str("cat /dev/null\n");
-    let case = case(&lines);
-    for shell in shells() {
-        let place = Place::new();
-        let native = outcomes(text(&case.native(shell, &place).await.stdout));
-        assert_eq!(native.len(), attempts.len());
-        for verdict in VERDICTS {
-            let (gated, asked) = case.gated(shell, &place, verdict.clone()).await;
-            assert!(asked > 0);
-            let gated = outcomes(text(&gated.stdout));
-            assert_eq!(gated.len(), attempts.len(), "{shell:?} under {verdict:?}");
-            for ((command, failure), (native, gated)) in
-                attempts.iter().zip(native.iter().zip(&gated))
-            {
-                let how = format!("{command} in {shell:?} under {verdict:?}");
-                match failure.said {
-                    Said::ByTheShell => assert_eq!(gated, native, "{how}"),
-                    Said::ByTheWrapper(reason) => {
-                        assert!(is_told_by_a_shell(shell, native, reason), "{how}: {native}");
-                        let told = format!("{}: {reason}\nstatus 126\n", failure.file);
-                        let (_, said) = gated.rsplit_once('/').unwrap();
-                        assert_eq!(said, told, "{how}: {gated}");
-                        assert_eq!(gated.lines().count(), 2, "{how}: {gated}");
-                    }
-                }
-            }
+    lines
+}
+
+async fn outcomes_are_the_same(
+    case: &Case<'_>,
+    shell: Shell,
+    verdicts: &[EscalationDecision],
+    attempts: &[String],
+) {
+    let place = Place::new();
+    let native = outcomes(&case.native(shell, &place).await.stdout);
+    assert_eq!(native.len(), attempts.len());
+    for verdict in verdicts {
+        let (gated, asked) = case.gated(shell, &place, verdict.clone()).await;
+        assert!(asked > 0);
+        let gated = outcomes(&gated.stdout);
+        assert_eq!(gated.len(), attempts.len(), "{shell:?} under {verdict:?}");
+        for (command, (native, gated)) in attempts.iter().zip(native.iter().zip(&gated)) {
+            assert_eq!(gated, native, "{command} in {shell:?} under {verdict:?}");
         }
     }
 }
 
-/// Whether a shell said so natively: zsh has the words the other way round, and another status for some.
-fn is_told_by_a_shell(shell: Shell, output: &str, reason: &str) -> bool {
-    match shell {
-        Shell::Bash => output.contains(reason) && output.ends_with("status 126\n"),
-        Shell::Zsh => {
-            let words = reason.rsplit(": ").next().unwrap_or(reason).to_lowercase();
-            let status = if words == "text file busy" { 127 } else { 126 };
-            output.contains(&words) && output.ends_with(&format!("status {status}\n"))
-        }
+#[tokio::test]
+async fn the_message_and_status_of_each_failure_are_the_shells() {
+    let attempts: Vec<_> = FAILURES.iter().flat_map(attempts).collect();
+    let lines = script_of(&attempts);
+    for shell in shells() {
+        outcomes_are_the_same(&case(&lines), shell, &VERDICTS, &attempts).await;
     }
+}
+
+/// The preloaded library that has executing fail, compiled once.
+fn refusing() -> &'static Path {
+    static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
+        let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("refuse.so");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transparency/refuse.c");
+        let status = Command::new("cc")
+            .args([
+                "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o",
+            ])
+            .args([&library, &source])
+            .arg("-ldl")
+            .status()
+            .expect("a C compiler");
+        assert!(status.success());
+        library
+    });
+    &LIBRARY
+}
+
+/// Whatever `execve(2)` can fail with. A refusal by a security module is `EACCES` or `EPERM`.
+const ERRORS: [i32; 18] = [
+    libc::EPERM,
+    libc::ENOENT,
+    libc::EIO,
+    libc::E2BIG,
+    libc::ENOEXEC,
+    libc::EAGAIN,
+    libc::ENOMEM,
+    libc::EACCES,
+    libc::EFAULT,
+    libc::ENOTDIR,
+    libc::EISDIR,
+    libc::EINVAL,
+    libc::ENFILE,
+    libc::EMFILE,
+    libc::ETXTBSY,
+    libc::ENAMETOOLONG,
+    libc::ELOOP,
+    libc::ELIBBAD,
+];
+
+#[tokio::test]
+async fn whatever_executing_fails_with_is_told_as_by_the_shell() {
+    let prepare = |command: &mut Command| {
+        let work = command.get_current_dir().unwrap();
+        std::fs::copy("/bin/true", work.join("refused")).unwrap();
+        command.env("LD_PRELOAD", refusing());
+    };
+    for shell in shells() {
+        let refused = |errno: &i32| {
+            let names: &[_] = match (*errno, shell) {
+                // zsh executes the interpreter itself then. No kernel that refuses the script takes it.
+                (libc::ENOEXEC, Shell::Zsh) => &["refused"],
+                _ => &["refused", "refused-script"],
+            };
+            let attempt = |name: &&'static str| attempts(&failure(name));
+            let attempts: Vec<_> = names.iter().flat_map(attempt).collect();
+            let errno = *errno;
+            attempts
+                .into_iter()
+                .map(move |command| format!("export REFUSE_WITH={errno}; {command}"))
+        };
+        let attempts: Vec<_> = ERRORS.iter().flat_map(refused).collect();
+        let lines = script_of(&attempts);
+        let case = script(&lines).started(&prepare).file(
+            "refused-script",
+            "#!/bin/sh -e\necho script \"$0\" $#\nexit 7\n",
+            0o755,
+        );
+        // What is escalated is executed by the gate, which isn't preloaded.
+        outcomes_are_the_same(&case, shell, &[EscalationDecision::Run], &attempts).await;
+    }
+}
+
+/// A program that is busy, where messages begin in another way each time.
+#[tokio::test]
+async fn a_message_begins_as_the_shells_own() {
+    let source = "\n\n./busy from a file\nf() {\n  ./busy in a function\n}\n";
+    let lines = "exec 2>&1 9>>busy\n\
+        ./busy; echo $?\n\
+        . ./source.sh; f; echo $?\n\
+        $SELF ./source.sh; echo $?\n\
+        $SELF <source.sh; echo $?\n\
+        $SELF -c './busy' $'name\\e[1m of\\nmine'; echo $?\n\
+        eval $'\\n\\n./busy'; echo $?\n\
+        (exec -a other ./busy); echo $?\n\
+        (exec -l ./busy); echo $?\n\
+        (exec -c ./busy); echo $?\n\
+        ARGV0=other ./busy; echo $?\n\
+        command ./busy; echo $?\n\
+        ./busy | cat; echo $(./busy) $?\n\
+        ./busy & wait $!; echo $?\n\
+        cat <(./busy)\n\
+        (set -e; ./busy; echo not here); echo $?\n\
+        trap 'echo bye' EXIT; ./busy\n";
+    script(lines)
+        .started(&|command| {
+            let work = command.get_current_dir().unwrap();
+            std::fs::copy("/bin/true", work.join("busy")).unwrap();
+        })
+        .file("source.sh", source, 0o644)
+        .is_the_same()
+        .await;
 }
 
 /// Root may enter every directory: what it may not is tried as another user.
@@ -196,6 +302,8 @@ fn as_another_user(command: &mut Command) {
     std::fs::create_dir(work.join("closed")).unwrap();
     std::fs::copy("/bin/true", work.join("closed/true")).unwrap();
     std::fs::copy("/bin/true", work.join("unreadable")).unwrap();
+    std::fs::write(work.join("unreadable-text"), "echo text\n").unwrap();
+    open(&work.join("unreadable-text"), 0o711);
     open(&work.join("closed"), 0);
     open(&work.join("unreadable"), 0o711);
     if std::fs::metadata("/proc/self").unwrap().uid() == 0 {
@@ -210,4 +318,18 @@ async fn a_closed_directory_is_no_place_to_execute_from() {
         .started(&as_another_user)
         .is_the_same()
         .await;
+}
+
+/// Under a gate that may read it, it is a script like any other if it is escalated.
+#[tokio::test]
+async fn a_script_that_cannot_be_read_is_none() {
+    let lines = "./unreadable-text; echo $?; (exec ./unreadable-text a); echo $?\n\
+                 PATH=$PWD unreadable-text b; echo $?; cat /dev/null";
+    let case = script(lines).started(&as_another_user);
+    for shell in shells() {
+        let place = Place::new();
+        let native = case.native(shell, &place).await;
+        let (gated, _) = case.gated(shell, &place, EscalationDecision::Run).await;
+        assert_eq!(gated, native, "{shell:?}");
+    }
 }

@@ -198,7 +198,7 @@ impl<'a> Case<'a> {
         verdict: EscalationDecision,
     ) -> (Output, usize) {
         self.lay_out(place);
-        let policy = Scripted::always(verdict);
+        let policy = Scripted::always(verdict).changing_nothing();
         let (session, child) = self.spawn_gated(shell, place, &policy);
         let output = wait(child).await;
         drop(session);
@@ -303,7 +303,7 @@ pub(crate) async fn wait_with_executor(
     executor: Arc<dyn ShellCommandExecutor>,
 ) -> Output {
     let mut command = script(text).command(shell, place);
-    let policy = Scripted::always(ESCALATE);
+    let policy = Scripted::always(ESCALATE).changing_nothing();
     let (session, child) = {
         let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let session = EscalateServer::new(shell.path(), WRAPPER, policy)

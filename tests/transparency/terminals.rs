@@ -65,7 +65,7 @@ async fn under_a_gate_elsewhere(verdict: EscalationDecision) {
             command.env("SCENARIOS", WITHOUT_FOREGROUND);
         }
         command.arg(shell.path());
-        let policy = Scripted::always(verdict.clone());
+        let policy = Scripted::always(verdict.clone()).changing_nothing();
         let (session, child) = spawn_in_session(&mut command, &policy);
         is_content("a gate elsewhere", &wait(child).await);
         drop(session);

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use execgate::sys::descriptor;
@@ -213,6 +214,80 @@ fn bytes_that_are_no_text_come_beside_their_rendering() {
     assert!(request["raw"].is_object());
     write(&stream, r#"{"action":{"Deny":{}}}"#);
     assert_eq!(finish(child).0, Some(1));
+}
+
+/// What a wrapper makes of a command that turns out to be a directory, by its argument zero.
+fn run_a_directory(argument_zero: &[u8]) -> (Option<i32>, String, String) {
+    let server = Server::new();
+    let mut wrapper = server.wrapper();
+    wrapper
+        .arg0(std::ffi::OsStr::from_bytes(argument_zero))
+        .args(["/usr/bin", "bin"]);
+    let child = wrapper.spawn().unwrap();
+    let stream = server.accept();
+    read(&stream);
+    write(&stream, r#"{"action":"Run"}"#);
+    finish(child)
+}
+
+#[test]
+fn argument_zero_is_believed_only_where_it_is_a_patched_shells() {
+    let said = |message: &str, status| (Some(status), String::new(), message.to_owned());
+    let zsh = b"/a/wrapper\x1fzsh\x1fzsh:7: \x1fbin";
+    assert_eq!(
+        run_a_directory(zsh),
+        said("zsh:7: permission denied: bin\n", 126)
+    );
+    let bash = b"/a/wrapper\x1fbash\x1fsh\x1f line 8\x1f/bin/bash\x1fbash";
+    assert_eq!(
+        run_a_directory(bash),
+        said("sh: line 8: /usr/bin: Is a directory\n", 126)
+    );
+
+    let a_wrappers = said("/usr/bin: Is a directory\n", 126);
+    let most = [&b"/w\x1fzsh\x1f"[..], &b"x".repeat(8200), b"\x1fbin"].concat();
+    let others: [&[u8]; 12] = [
+        b"",
+        b"/a/wrapper",
+        b"zsh",
+        b"/a/wrapper\x1f",
+        b"\x1fzsh\x1fzsh:7: \x1fbin",
+        b"/a/wrapper\x1fzsh\x1fzsh:7: ",
+        b"/a/wrapper\x1fzsh\x1fzsh:7: \x1fb\x1fin",
+        b"/a/wrapper\x1fbash\x1fsh\x1f line 8\x1f/bin/bash",
+        b"/a/wrapper\x1ffish\x1ffish: \x1fbin",
+        b"/a/wrapper zsh zsh:7: bin",
+        b"\x1f\x1f\x1f\x1f\x1f\x1f",
+        &most,
+    ];
+    for other in others {
+        assert_eq!(run_a_directory(other), a_wrappers, "{other:?}");
+    }
+}
+
+#[test]
+fn a_gate_that_only_says_why_is_quoted() {
+    let server = Server::new();
+    let mut wrapper = server.wrapper();
+    wrapper
+        .arg0("/a/wrapper\u{1f}zsh\u{1f}zsh:7: \u{1f}tool")
+        .args(["/bin/tool", "tool"]);
+    let child = wrapper.spawn().unwrap();
+    let stream = server.accept();
+    read(&stream);
+    write(&stream, r#"{"action":"Escalate"}"#);
+    let (message, _) = read(&stream);
+    assert_eq!(message["context"]["refusals"], true);
+    write(
+        &stream,
+        r#"{"exit_code":126,"failure":"/bin/tool: Text file busy"}"#,
+    );
+    let ended = (
+        Some(126),
+        String::new(),
+        "/bin/tool: Text file busy\n".to_owned(),
+    );
+    assert_eq!(finish(child), ended);
 }
 
 /// The wrapper as it is installed: statically linked.

@@ -7,6 +7,7 @@
 mod support;
 
 mod foreign_server;
+mod hoarders;
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::model::{EscalationExecution, NetworkAccess};
+use crate::model::{EscalationExecution, EscalationTerms, NetworkAccess};
 
 /// What one rule says of an exec.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +70,8 @@ pub struct Opinion {
     pub reason_code: String,
     /// How the answer may be used again; `None`: not at all.
     pub reuse: Option<OpinionReuse>,
+    /// Where it escalates: on which terms.
+    pub terms: EscalationTerms,
 }
 
 /// How an answer may be used again, in the session that it was given in.

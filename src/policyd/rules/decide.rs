@@ -19,9 +19,10 @@ use super::facts::{EnvironmentFact, ExecFacts};
 use super::language::{self, GivenAnswer};
 use super::load::bound;
 use super::{CODE_DECIDE_FAILED, DECIDE};
-use crate::model::Enforcement;
-use crate::policyd::text;
+use crate::model::{Enforcement, EscalationTerms};
+use crate::pb::v1;
 use crate::policyd::throttle::Throttle;
+use crate::policyd::{described, text};
 
 /// Bounds of one call. Steps are function calls and loop iterations, so that the bound falls at the
 /// same place on every machine; the processor's time is for what steps don't see.
@@ -88,6 +89,7 @@ impl Decide {
                     justification: Some(format!("the policy's decide() failed: {what}")),
                     reason_code: CODE_DECIDE_FAILED.to_owned(),
                     reuse: None,
+                    terms: EscalationTerms::default(),
                 });
             }
         };
@@ -99,6 +101,7 @@ impl Decide {
             justification: given.justification,
             reason_code: given.reason_code.unwrap_or_default(),
             reuse: given.reuse,
+            terms: given.terms,
         })
     }
 
@@ -161,7 +164,68 @@ impl Decoding {
         }
         heap.alloc(AllocDict(values))
     }
+
+    /// `None` where the gate couldn't say which file it is.
+    fn executable<'v>(
+        &mut self,
+        heap: Heap<'v>,
+        info: Option<&v1::ExecutableInfo>,
+        interpreters: usize,
+    ) -> Value<'v> {
+        let Some(info) = info.filter(|info| info.missing.is_empty() && !info.real_path.is_empty())
+        else {
+            return Value::new_none();
+        };
+        let path = |decoding: &mut Self, bytes: &[u8]| match bytes {
+            b"" => Value::new_none(),
+            bytes => heap.alloc(&*decoding.text(bytes)),
+        };
+        let interpreter = match &info.interpreter {
+            Some(interpreter) if interpreters > 0 => {
+                let executable = interpreter.executable.as_deref();
+                heap.alloc(AllocStruct([
+                    ("name", heap.alloc(&*self.text(&interpreter.name))),
+                    ("argument", path(self, &interpreter.argument)),
+                    (
+                        "executable",
+                        self.executable(heap, executable, interpreters - 1),
+                    ),
+                ]))
+            }
+            _ => Value::new_none(),
+        };
+        heap.alloc(AllocStruct([
+            ("path", heap.alloc(&*self.text(&info.real_path))),
+            (
+                "protected",
+                Value::new_bool(info.protection() == v1::Protection::Protected),
+            ),
+            (
+                "protection",
+                heap.alloc(described::protection(info.protection())),
+            ),
+            ("writable_path", path(self, &info.writable_path)),
+            ("owner", heap.alloc(info.owner_user_id)),
+            ("group", heap.alloc(info.owner_group_id)),
+            ("mode", heap.alloc(info.mode)),
+            (
+                "size",
+                heap.alloc(info.file_version.map_or(0, |version| version.size)),
+            ),
+            (
+                "sha256",
+                match &info.sha256[..] {
+                    [] => Value::new_none(),
+                    digest => heap.alloc(described::hexadecimal(digest)),
+                },
+            ),
+            ("interpreter", interpreter),
+        ]))
+    }
 }
+
+/// The most interpreters of interpreters that rules are shown.
+const MOST_INTERPRETERS: usize = 6;
 
 fn exec_value<'v>(heap: Heap<'v>, facts: &ExecFacts<'_>, name: Option<&[u8]>) -> Value<'v> {
     let mut decoding = Decoding { is_exact: true };
@@ -217,6 +281,14 @@ fn exec_value<'v>(heap: Heap<'v>, facts: &ExecFacts<'_>, name: Option<&[u8]>) ->
             ),
         ),
         (
+            "executable",
+            decoding.executable(heap, facts.executable, MOST_INTERPRETERS),
+        ),
+        (
+            "workdir_protected",
+            Value::new_bool(facts.workdir_protection == v1::Protection::Protected),
+        ),
+        (
             "redacted_arguments",
             heap.alloc(AllocList(facts.redacted_arguments.iter().copied())),
         ),
@@ -241,6 +313,23 @@ fn exec_value<'v>(heap: Heap<'v>, facts: &ExecFacts<'_>, name: Option<&[u8]>) ->
             ),
         ),
         (
+            "sandbox",
+            heap.alloc(AllocStruct([
+                ("backend", heap.alloc(session.sandbox.as_str())),
+                ("enforcement", heap.alloc(enforcement(session.enforcement))),
+                ("profile", heap.alloc(session.profile.as_str())),
+                (
+                    "not_enforced",
+                    heap.alloc(AllocList(session.not_enforced.iter().map(String::as_str))),
+                ),
+                (
+                    "limits",
+                    heap.alloc(AllocList(session.sandbox_limits.iter().map(String::as_str))),
+                ),
+                ("version", heap.alloc(session.sandbox_version.as_str())),
+            ])),
+        ),
+        (
             "session",
             heap.alloc(AllocStruct([
                 ("id", heap.alloc(session.id.as_str())),
@@ -251,18 +340,19 @@ fn exec_value<'v>(heap: Heap<'v>, facts: &ExecFacts<'_>, name: Option<&[u8]>) ->
                     decoding.list(heap, session.command.iter().map(Vec::as_slice)),
                 ),
                 ("sandbox", heap.alloc(session.sandbox.as_str())),
-                (
-                    "enforcement",
-                    heap.alloc(match session.enforcement {
-                        Enforcement::Full => "full",
-                        Enforcement::Partial => "partial",
-                        Enforcement::None => "none",
-                    }),
-                ),
+                ("enforcement", heap.alloc(enforcement(session.enforcement))),
             ])),
         ),
     ];
     // Comes last: it is known when all has been decoded.
     let exact = ("is_exact", Value::new_bool(decoding.is_exact));
     heap.alloc(AllocStruct(fields.into_iter().chain([exact])))
+}
+
+fn enforcement(enforcement: Enforcement) -> &'static str {
+    match enforcement {
+        Enforcement::Full => "full",
+        Enforcement::Partial => "partial",
+        Enforcement::None => "none",
+    }
 }

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use crate::model::{Enforcement, ExecId, ProcessIdentity};
+use crate::pb::v1;
 use crate::policyd::identity::GateIdentity;
 
 /// What rules may know of one exec. Bytes are as the gate sent them.
@@ -18,8 +19,12 @@ pub struct ExecFacts<'a> {
     pub environment_names: Vec<&'a [u8]>,
     /// Values that were asked for and that the gate's owner allows, in the order of the environment.
     pub environment: Vec<EnvironmentFact<'a>>,
-    /// Positions in `argv` of arguments that the gate's owner has had parts of replaced in.
+    /// Positions in `argv` of what isn't as the process gave it.
     pub redacted_arguments: &'a [u32],
+    /// The file of the program, where the gate is.
+    pub executable: Option<&'a v1::ExecutableInfo>,
+    /// Whether the session can write to the working directory.
+    pub workdir_protection: v1::Protection,
     /// The process that asks.
     pub process: ProcessIdentity,
     /// The exec that this one descends from, where known.
@@ -60,6 +65,14 @@ pub struct SessionFacts {
     pub sandbox: String,
     /// How much of the sandbox is in force.
     pub enforcement: Enforcement,
+    /// Name of the sandbox's profile; empty where there is none.
+    pub profile: String,
+    /// What of it isn't in force, in words.
+    pub not_enforced: Vec<String>,
+    /// What enforces it, with its version.
+    pub sandbox_version: String,
+    /// What no version of the backend holds, in words.
+    pub sandbox_limits: Vec<String>,
 }
 
 /// A user of the gate's host.
@@ -86,6 +99,10 @@ impl Default for SessionFacts {
             sandbox: String::new(),
             // What isn't known to be in force isn't.
             enforcement: Enforcement::None,
+            profile: String::new(),
+            not_enforced: Vec::new(),
+            sandbox_version: String::new(),
+            sandbox_limits: Vec::new(),
         }
     }
 }

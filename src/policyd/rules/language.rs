@@ -15,8 +15,10 @@ use starlark::values::tuple::UnpackTuple;
 use starlark::values::{Heap, Value};
 
 use super::answer::{Answer, OpinionReuse, OpinionReuseScope};
+use super::options::options;
 use super::prefix::Alternatives;
-use crate::model::{EscalationExecution, EscalationPermissions, NetworkAccess};
+use super::terms::{IsEscalation, TermArguments};
+use crate::model::{EscalationExecution, EscalationPermissions, EscalationTerms, NetworkAccess};
 use crate::policyd::text;
 
 /// Most prefix rules in one file.
@@ -45,6 +47,7 @@ pub(super) fn globals() -> Globals {
     GlobalsBuilder::standard()
         .with(declarations)
         .with(answers)
+        .with(options)
         .build()
 }
 
@@ -63,6 +66,7 @@ pub(super) struct Draft {
     pub(super) fallback: Option<DraftFallback>,
     /// Names of environment variables whose values are asked for.
     pub(super) variables: std::collections::BTreeSet<Vec<u8>>,
+    pub(super) requests_digests: bool,
 }
 
 #[derive(Debug)]
@@ -75,6 +79,7 @@ pub(super) struct DraftRule {
     pub(super) name: Option<String>,
     pub(super) reason_code: Option<String>,
     pub(super) reuse: Option<OpinionReuse>,
+    pub(super) terms: EscalationTerms,
     pub(super) matching: Vec<Vec<String>>,
     pub(super) not_matching: Vec<Vec<String>>,
 }
@@ -83,6 +88,7 @@ pub(super) struct DraftRule {
 pub(super) struct DraftFallback {
     pub(super) place: Place,
     pub(super) answer: Answer,
+    pub(super) terms: EscalationTerms,
     pub(super) justification: Option<String>,
     pub(super) reason_code: Option<String>,
 }
@@ -111,6 +117,7 @@ pub(super) struct GivenAnswer {
     pub(super) reason_code: Option<String>,
     pub(super) name: Option<String>,
     pub(super) reuse: Option<OpinionReuse>,
+    pub(super) terms: EscalationTerms,
 }
 
 /// Adds a declaration to the file that is being loaded.
@@ -138,7 +145,7 @@ fn place(evaluator: &Evaluator<'_, '_, '_>) -> Place {
     }
 }
 
-fn text_of(what: &str, value: Value<'_>) -> anyhow::Result<String> {
+pub(super) fn text_of(what: &str, value: Value<'_>) -> anyhow::Result<String> {
     let text = value.unpack_str().ok_or_else(|| {
         anyhow!(
             "{what} is {}: write it as a string, in quotes",
@@ -153,7 +160,7 @@ fn text_of(what: &str, value: Value<'_>) -> anyhow::Result<String> {
     Ok(text.to_owned())
 }
 
-fn described(value: Value<'_>) -> String {
+pub(super) fn described(value: Value<'_>) -> String {
     format!(
         "{} ({})",
         text::shortened(&text::shown(value.to_repr().as_bytes()), 60),
@@ -255,6 +262,13 @@ fn answer_of(decision: &str, execution: Option<Value<'_>>) -> anyhow::Result<Ans
     Ok(answer)
 }
 
+fn is_escalation(answer: &Answer) -> IsEscalation {
+    match answer {
+        Answer::Escalate(_) => IsEscalation::Yes,
+        _ => IsEscalation::No,
+    }
+}
+
 fn execution_of(value: Value<'_>) -> anyhow::Result<EscalationExecution> {
     if let Some(fields) = answer_fields(value, "permissions") {
         return permissions_of(fields).map(EscalationExecution::Permissions);
@@ -276,7 +290,7 @@ fn answer_fields<'v>(value: Value<'v>, kind: &str) -> Option<StructRef<'v>> {
     is_of_kind.then_some(fields)
 }
 
-fn field<'v>(fields: StructRef<'v>, name: &str) -> Option<Value<'v>> {
+pub(super) fn field<'v>(fields: StructRef<'v>, name: &str) -> Option<Value<'v>> {
     fields
         .iter()
         .find(|(key, _)| key.as_str() == name)
@@ -405,6 +419,7 @@ pub(super) fn given_answer(value: Value<'_>) -> anyhow::Result<Option<GivenAnswe
             reason_code: None,
             name: None,
             reuse: None,
+            terms: EscalationTerms::default(),
         }));
     }
     let Some(fields) = answer_fields(value, "answer") else {
@@ -419,11 +434,17 @@ pub(super) fn given_answer(value: Value<'_>) -> anyhow::Result<Option<GivenAnswe
             .and_then(Value::unpack_str)
             .map(str::to_owned)
     };
+    let answer = answer_of(
+        &words("decision").unwrap_or_default(),
+        field(fields, "execution"),
+    )?;
+    let terms = match &answer {
+        Answer::Escalate(_) => TermArguments::of(fields).terms(IsEscalation::Yes)?,
+        _ => EscalationTerms::default(),
+    };
     Ok(Some(GivenAnswer {
-        answer: answer_of(
-            &words("decision").unwrap_or_default(),
-            field(fields, "execution"),
-        )?,
+        answer,
+        terms,
         justification: words("reason"),
         reason_code: words("reason_code"),
         name: words("name"),
@@ -438,12 +459,13 @@ fn answer_value<'v>(
     decision: &str,
     execution: Option<Value<'v>>,
     (reason, reason_code, name, reuse): (Words, Words, Words, Words),
+    terms: &EscalationTerms,
 ) -> anyhow::Result<Value<'v>> {
     reuse_of(reuse.clone())?;
     let words = |what: &str, given: Words| -> anyhow::Result<Value<'v>> {
         Ok(said(what, given)?.map_or_else(Value::new_none, |words| heap.alloc(words)))
     };
-    Ok(heap.alloc(AllocStruct([
+    let fields = [
         ("kind", heap.alloc("answer")),
         ("decision", heap.alloc(decision)),
         ("execution", execution.unwrap_or_else(Value::new_none)),
@@ -451,7 +473,9 @@ fn answer_value<'v>(
         ("reason_code", words("reason_code", reason_code)?),
         ("name", words("name", name)?),
         ("reuse", words("reuse", reuse)?),
-    ])))
+    ];
+    let terms = TermArguments::fields(terms, heap);
+    Ok(heap.alloc(AllocStruct(fields.into_iter().chain(terms))))
 }
 
 /// Values that `decide()` returns.
@@ -465,27 +489,36 @@ fn answers(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] reuse: Option<NoneOr<String>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
-        answer_value(heap, "run", None, (reason, reason_code, name, reuse))
+        let words = (reason, reason_code, name, reuse);
+        answer_value(heap, "run", None, words, &EscalationTerms::default())
     }
 
     /// Runs the command outside the session's sandbox.
+    #[allow(clippy::too_many_arguments)]
     fn escalate<'v>(
         reason: Option<NoneOr<String>>,
         #[starlark(require = named)] execution: Option<Value<'v>>,
         #[starlark(require = named)] reason_code: Option<NoneOr<String>>,
         #[starlark(require = named)] name: Option<NoneOr<String>>,
         #[starlark(require = named)] reuse: Option<NoneOr<String>>,
+        #[starlark(require = named)] unprotected: Option<NoneOr<String>>,
+        #[starlark(require = named)] keep_environment: Option<NoneOr<Value<'v>>>,
+        #[starlark(require = named)] set_environment: Option<NoneOr<Value<'v>>>,
+        #[starlark(require = named)] unset_environment: Option<NoneOr<Value<'v>>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
         if let Some(execution) = execution {
             execution_of(execution)?;
         }
-        answer_value(
-            heap,
-            "escalate",
-            execution,
-            (reason, reason_code, name, reuse),
-        )
+        let terms = TermArguments {
+            unprotected,
+            keep: keep_environment,
+            set: set_environment,
+            unset: unset_environment,
+        }
+        .terms(IsEscalation::Yes)?;
+        let words = (reason, reason_code, name, reuse);
+        answer_value(heap, "escalate", execution, words, &terms)
     }
 
     /// Asks a person.
@@ -495,7 +528,8 @@ fn answers(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] name: Option<NoneOr<String>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
-        answer_value(heap, "prompt", None, (reason, reason_code, name, None))
+        let words = (reason, reason_code, name, None);
+        answer_value(heap, "prompt", None, words, &EscalationTerms::default())
     }
 
     /// Refuses the command.
@@ -506,7 +540,8 @@ fn answers(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] reuse: Option<NoneOr<String>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
-        answer_value(heap, "deny", None, (reason, reason_code, name, reuse))
+        let words = (reason, reason_code, name, reuse);
+        answer_value(heap, "deny", None, words, &EscalationTerms::default())
     }
 
     /// A confinement for escalated commands.
@@ -548,6 +583,10 @@ fn declarations(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] reason_code: Option<NoneOr<String>>,
         #[starlark(require = named)] reuse: Option<NoneOr<String>>,
         #[starlark(require = named)] reuse_scope: Option<NoneOr<String>>,
+        #[starlark(require = named)] unprotected: Option<NoneOr<String>>,
+        #[starlark(require = named)] keep_environment: Option<NoneOr<Value<'v>>>,
+        #[starlark(require = named)] set_environment: Option<NoneOr<Value<'v>>>,
+        #[starlark(require = named)] unset_environment: Option<NoneOr<Value<'v>>>,
         eval: &mut Evaluator<'v, '_, '_>,
     ) -> anyhow::Result<NoneType> {
         let decision = decision.and_then(NoneOr::into_option);
@@ -555,6 +594,13 @@ fn declarations(builder: &mut GlobalsBuilder) {
             decision.as_deref().unwrap_or("allow"),
             execution.and_then(NoneOr::into_option),
         )?;
+        let terms = TermArguments {
+            unprotected,
+            keep: keep_environment,
+            set: set_environment,
+            unset: unset_environment,
+        }
+        .terms(is_escalation(&answer))?;
         if pattern.items.len() > MAX_PATTERN {
             return Err(anyhow!(
                 "pattern has more than {MAX_PATTERN} elements: shorten it"
@@ -583,6 +629,7 @@ fn declarations(builder: &mut GlobalsBuilder) {
             programs,
             arguments,
             reuse,
+            terms,
             answer,
             justification: said("justification", justification)?,
             name: said("name", name)?,
@@ -664,16 +711,30 @@ fn declarations(builder: &mut GlobalsBuilder) {
     }
 
     /// Declares what happens to a command that nothing matches.
+    #[allow(clippy::too_many_arguments)]
     fn fallback<'v>(
         decision: String,
         justification: Option<NoneOr<String>>,
         #[starlark(require = named)] execution: Option<NoneOr<Value<'v>>>,
         #[starlark(require = named)] reason_code: Option<NoneOr<String>>,
+        #[starlark(require = named)] unprotected: Option<NoneOr<String>>,
+        #[starlark(require = named)] keep_environment: Option<NoneOr<Value<'v>>>,
+        #[starlark(require = named)] set_environment: Option<NoneOr<Value<'v>>>,
+        #[starlark(require = named)] unset_environment: Option<NoneOr<Value<'v>>>,
         eval: &mut Evaluator<'v, '_, '_>,
     ) -> anyhow::Result<NoneType> {
+        let answer = answer_of(&decision, execution.and_then(NoneOr::into_option))?;
+        let terms = TermArguments {
+            unprotected,
+            keep: keep_environment,
+            set: set_environment,
+            unset: unset_environment,
+        }
+        .terms(is_escalation(&answer))?;
         let fallback = DraftFallback {
             place: place(eval),
-            answer: answer_of(&decision, execution.and_then(NoneOr::into_option))?,
+            answer,
+            terms,
             justification: said("justification", justification)?,
             reason_code: said("reason_code", reason_code)?,
         };
@@ -685,6 +746,14 @@ fn declarations(builder: &mut GlobalsBuilder) {
                 ));
             }
             draft.fallback = Some(fallback);
+            Ok(NoneType)
+        })
+    }
+
+    /// Declares that rules look at the SHA-256 of programs, so that gates compute it.
+    fn request_digests() -> anyhow::Result<NoneType> {
+        declare("request_digests", |draft| {
+            draft.requests_digests = true;
             Ok(NoneType)
         })
     }

@@ -204,9 +204,11 @@ fn finish(
                 .reason_code
                 .unwrap_or_else(|| CODE_NO_MATCH.to_owned()),
             reuse: None,
+            terms: fallback.terms,
         })
     });
     Ok(Rules {
+        requests_digests: draft.requests_digests,
         revision,
         programs,
         prefixes: PrefixRules::new(rules),
@@ -261,6 +263,7 @@ fn prefix_rule(file: &str, draft: DraftRule) -> (PrefixRule, Examples, Examples)
             justification: draft.justification,
             reason_code: draft.reason_code.unwrap_or_default(),
             reuse: draft.reuse,
+            terms: draft.terms,
         }),
     };
     let why = format!("prefix {}", text::shortened(&rule.to_string(), 200));

@@ -19,7 +19,9 @@ mod error;
 mod facts;
 mod language;
 mod load;
+mod options;
 mod prefix;
+mod terms;
 
 use std::sync::Arc;
 
@@ -28,7 +30,7 @@ pub use error::RulesError;
 pub use facts::{EnvironmentFact, ExecFacts, SessionFacts, UserFacts};
 pub use load::MAX_FILE_SIZE;
 
-use crate::model::EscalationDecision;
+use crate::model::{EscalationDecision, EscalationTerms};
 use crate::policyd::text;
 use decide::Decide;
 use prefix::{PrefixRules, TrustedPrograms};
@@ -52,6 +54,7 @@ pub struct Rules {
     decide: Option<Decide>,
     fallback: Option<Arc<Opinion>>,
     variables: Vec<Vec<u8>>,
+    requests_digests: bool,
 }
 
 /// What the rules say of one exec, and why.
@@ -68,6 +71,8 @@ pub struct Ruling {
     pub rule: String,
     /// How the answer may be used again; `None`: not at all.
     pub reuse: Option<OpinionReuse>,
+    /// Where it escalates: on which terms.
+    pub terms: EscalationTerms,
     /// All that had an opinion, in the order of the file, `decide()` last.
     pub matched: Vec<Arc<Opinion>>,
     /// Which of them decided. `None`: none of the file's rules, not even a fallback.
@@ -78,6 +83,11 @@ impl Rules {
     /// Names the content: the first 12 hexadecimal digits of its SHA-256.
     pub fn revision(&self) -> &str {
         &self.revision
+    }
+
+    /// Whether they look at the SHA-256 of programs.
+    pub fn requests_digests(&self) -> bool {
+        self.requests_digests
     }
 
     /// How many prefix rules there are.
@@ -127,6 +137,7 @@ impl Rules {
                 reason_code: CODE_NO_MATCH.to_owned(),
                 rule: "no rule".to_owned(),
                 reuse: None,
+                terms: EscalationTerms::default(),
                 matched,
                 winner: None,
             };
@@ -205,6 +216,7 @@ fn ruling(opinion: &Opinion, reason_of_denial: impl FnOnce() -> String) -> Rulin
         reason_code,
         rule: opinion.rule.clone(),
         reuse: opinion.reuse,
+        terms: opinion.terms.clone(),
         matched: Vec::new(),
         winner: None,
     }

@@ -39,6 +39,8 @@ fn ask_in(environment: &[&[u8]], rules: &Rules, file: &[u8], argv: &[&[u8]]) -> 
         environment_names: environment.to_vec(),
         environment: Vec::new(),
         redacted_arguments: &[],
+        executable: None,
+        workdir_protection: crate::pb::v1::Protection::Unspecified,
         process: ProcessIdentity {
             pid: 10,
             parent_pid: 9,
@@ -595,14 +597,19 @@ fn the_example_files_say_what_they_promise() {
         .chain(release)
         .map(str::as_bytes)
         .collect();
+    let ruling = ask_in(&[b"HOME"], &demo, b"/usr/bin/install", &argv);
     assert_eq!(
-        ask_in(&[b"HOME"], &demo, b"/usr/bin/install", &argv).decision,
+        ruling.decision,
         EscalationDecision::Escalate(EscalationExecution::Unsandboxed)
     );
-    assert_eq!(
-        ask(&demo, "/usr/bin/install", &release).reason_code,
-        "release.environment"
+    // Neither a program that sessions can write, nor what they put into its environment.
+    assert_eq!(ruling.terms, crate::model::EscalationTerms::default());
+    let options = ask(
+        &demo,
+        "/usr/bin/tar",
+        &["-xf", "x", "--checkpoint-act=exec=sh"],
     );
+    assert_eq!(options.rule, "tar options");
     let more = [&release[..], &["/etc/cron.d/"]].concat();
     for arguments in [&release[..3], &more, &["make", "install"]] {
         assert_eq!(
@@ -766,6 +773,8 @@ def decide(exec):
             environment_names: environment.iter().map(|variable| variable.name).collect(),
             environment,
             redacted_arguments: redacted,
+            executable: None,
+            workdir_protection: crate::pb::v1::Protection::Unspecified,
             process: ProcessIdentity::default(),
             parent: None,
             session: &session,
@@ -814,4 +823,178 @@ def decide(exec):
     )
     .expect("rules");
     assert!(is_denied(&ask_in(&[], &late, b"/bin/x", &[b"x"])));
+}
+
+/// What a gate says of a script that the session can write.
+fn script_info() -> crate::pb::v1::ExecutableInfo {
+    use crate::pb::v1;
+    v1::ExecutableInfo {
+        real_path: b"/work/tool"[..].into(),
+        owner_user_id: 1000,
+        mode: 0o755,
+        protection: v1::Protection::Writable.into(),
+        writable_path: b"/work"[..].into(),
+        sha256: vec![0xab; 32].into(),
+        interpreter: Some(Box::new(v1::Interpreter {
+            name: b"/bin/sh"[..].into(),
+            argument: b"-e"[..].into(),
+            executable: Some(Box::new(v1::ExecutableInfo {
+                real_path: b"/usr/bin/dash"[..].into(),
+                protection: v1::Protection::Protected.into(),
+                ..v1::ExecutableInfo::default()
+            })),
+        })),
+        ..v1::ExecutableInfo::default()
+    }
+}
+
+fn ask_about(rules: &Rules, info: Option<&crate::pb::v1::ExecutableInfo>, argv: &[&str]) -> Ruling {
+    let session = SessionFacts::default();
+    rules.evaluate(&ExecFacts {
+        id: ExecId(1),
+        file: b"/work/tool",
+        argv: argv.iter().map(|word| word.as_bytes()).collect(),
+        workdir: b"/work",
+        environment_names: Vec::new(),
+        environment: Vec::new(),
+        redacted_arguments: &[],
+        executable: info,
+        workdir_protection: crate::pb::v1::Protection::Writable,
+        process: ProcessIdentity::default(),
+        parent: None,
+        session: &session,
+    })
+}
+
+#[test]
+fn decide_knows_the_file_that_is_executed() {
+    let rules = rules(
+        r#"
+def decide(exec):
+    file = exec.executable
+    if file == None:
+        return deny("no file")
+    interpreter = file.interpreter
+    return deny(" ".join([str(word) for word in [
+        file.path, file.protected, file.protection, file.writable_path, file.owner, file.mode == 0o755,
+        file.sha256[:4], interpreter.name, interpreter.argument, interpreter.executable.path,
+        interpreter.executable.protected, interpreter.executable.sha256, exec.workdir_protected,
+    ]]))
+"#,
+    );
+    let ruling = ask_about(&rules, Some(&script_info()), &["tool"]);
+    assert_eq!(
+        ruling.reason,
+        "/work/tool False writable /work 1000 True abab /bin/sh -e /usr/bin/dash True None False"
+    );
+    assert_eq!(ask_about(&rules, None, &["tool"]).reason, "no file");
+    let missing = crate::pb::v1::ExecutableInfo {
+        missing: "gone".to_owned(),
+        ..crate::pb::v1::ExecutableInfo::default()
+    };
+    assert_eq!(
+        ask_about(&rules, Some(&missing), &["tool"]).reason,
+        "no file"
+    );
+}
+
+#[test]
+fn escalations_have_terms() {
+    use crate::model::{EnvironmentRules, EscalationTerms, NamePattern, Unprotected};
+    let arguments = "unprotected = \"allow\", keep_environment = [\"LC_*\"], \
+                     set_environment = {\"A\": \"b\"}, unset_environment = [\"X\"]";
+    let expected = EscalationTerms {
+        unprotected: Unprotected::Allowed,
+        environment: EnvironmentRules {
+            keep: vec![NamePattern(b"LC_*".to_vec())],
+            unset: vec![NamePattern(b"X".to_vec())],
+            set: vec![("A".into(), "b".into())],
+        },
+    };
+    for file in [
+        format!("def decide(exec):\n    return escalate({arguments})\n"),
+        format!("prefix_rule([\"/work/tool\"], \"escalate\", {arguments})\n"),
+        format!("fallback(\"escalate\", {arguments})\n"),
+    ] {
+        let ruling = ask_about(&rules(&file), None, &["tool"]);
+        assert_eq!(ruling.terms, expected, "{file}");
+    }
+    let ruling = ask_about(&rules("fallback(\"escalate\")"), None, &["tool"]);
+    assert_eq!(ruling.terms, EscalationTerms::default());
+
+    for (file, advice) in [
+        (
+            "prefix_rule([\"x\"], unprotected = \"allow\")",
+            "belongs to \"escalate\"",
+        ),
+        (
+            "fallback(\"deny\", keep_environment = [])",
+            "belongs to \"escalate\"",
+        ),
+        (
+            "fallback(\"escalate\", unprotected = \"yes\")",
+            "write \"allow\"",
+        ),
+        (
+            "fallback(\"escalate\", keep_environment = \"X\")",
+            "write a list of names",
+        ),
+        (
+            "fallback(\"escalate\", unset_environment = [\"A=b\"])",
+            "without its value",
+        ),
+        (
+            "fallback(\"escalate\", set_environment = [\"A\"])",
+            "write names and values",
+        ),
+        (
+            "fallback(\"escalate\", set_environment = {\"A\": 1})",
+            "the value of A",
+        ),
+    ] {
+        let error = Rules::parse("test.rules", file.to_owned()).expect_err(file);
+        assert!(error.to_string().contains(advice), "{error}");
+    }
+}
+
+#[test]
+fn decide_looks_at_options_whatever_their_order() {
+    let rules = rules(
+        r#"
+def decide(exec):
+    if has_option(exec, "-c", "--config-env", "--upload-pack"):
+        return deny("code")
+    if only_options(exec, ["-q", "--depth"]):
+        return run(",".join(options(exec) + operands(exec)))
+    return deny("unknown option")
+"#,
+    );
+    let ask = |argv: &[&str]| {
+        let argv: Vec<_> = std::iter::once("git").chain(argv.iter().copied()).collect();
+        ask_about(&rules, None, &argv).reason
+    };
+    assert_eq!(
+        ask(&["fetch", "-q", "--depth=1", "a"]),
+        "-q,--depth,fetch,a"
+    );
+    for argv in [
+        &["-c", "core.pager=x", "log"][..],
+        &["-ccore.pager=x"],
+        &["fetch", "x", "--upload-pa=evil"],
+        &["-qc", "x"],
+    ] {
+        assert_eq!(ask(argv), "code", "{argv:?}");
+    }
+    for argv in [&["-x"][..], &["--", "-x"], &["--depths=1"], &["@file"]] {
+        assert_eq!(ask(argv), "unknown option", "{argv:?}");
+    }
+}
+
+#[test]
+fn what_is_not_told_whole_is_not_known_to_be_harmless() {
+    let rules =
+        rules("def decide(exec):\n    return \"run\" if only_options(exec, []) else \"deny\"\n");
+    assert!(!is_denied(&ask_about(&rules, None, &["x", "y"])));
+    let ruling = ask_bytes(&rules, b"/work/tool", &[b"x", b"\xff"]);
+    assert!(is_denied(&ruling));
 }

@@ -1,0 +1,256 @@
+//! Bubblewrap's options: `bwrap(1)`, version 0.6 and later.
+//!
+//! Its namespaces hide processes, the network and what is hidden altogether. What it can't do: hide what isn't
+//! there when the command starts, since there is nothing to put something over.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::profile::{Access, Scope};
+use super::{Confined, Unconfined, seccomp};
+use crate::model::NetworkAccess;
+use crate::sys::host;
+
+/// An installed bubblewrap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bubblewrap {
+    program: PathBuf,
+    /// Such as `0.8.0`.
+    version: String,
+    argument_zero: ArgumentZero,
+}
+
+/// Whether a command's argument zero can be another than its path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ArgumentZero {
+    /// It can: `--argv0`, since 0.9.
+    Kept,
+    /// It is the path.
+    Path,
+}
+
+/// What no version holds.
+pub(super) const LIMITS: [&str; 2] = [
+    "what is hidden and comes into being later can be seen, unless its directory is hidden",
+    "datagrams can be sent to Unix datagram sockets that have a name, outside of /run and /tmp",
+];
+
+/// Why bubblewrap can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BubblewrapError {
+    /// It can't be run.
+    #[error("cannot run {}", .program.display())]
+    Run {
+        /// The program.
+        program: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It can't make a sandbox here.
+    #[error("{} can't make a sandbox: {reason}", .program.display())]
+    Fails {
+        /// The program.
+        program: PathBuf,
+        /// What it says.
+        reason: String,
+    },
+}
+
+/// The namespaces of every sandbox.
+const NAMESPACES: [&str; 5] = [
+    "--unshare-pid",
+    "--unshare-ipc",
+    "--unshare-uts",
+    "--unshare-cgroup-try",
+    "--die-with-parent",
+];
+
+/// What root keeps in it, as under Landlock: `capabilities(7)`.
+const CAPABILITIES: [&str; 8] = [
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_SETGID",
+    "CAP_SETUID",
+    "CAP_NET_BIND_SERVICE",
+];
+
+impl Bubblewrap {
+    /// The program at this path, if it works here.
+    ///
+    /// # Errors
+    /// It can't be run, or can't make a sandbox, for lack of user namespaces as a rule.
+    pub fn find(program: PathBuf) -> Result<Self, BubblewrapError> {
+        let run = |options: &[&str]| {
+            Command::new(&program)
+                .args(options)
+                .stdin(Stdio::null())
+                .output()
+                .map_err(|source| BubblewrapError::Run {
+                    program: program.clone(),
+                    source,
+                })
+        };
+        let told = String::from_utf8_lossy(&run(&["--version"])?.stdout).into_owned();
+        let version = told
+            .split_ascii_whitespace()
+            .last()
+            .unwrap_or_default()
+            .to_owned();
+        let trial = [
+            &NAMESPACES[..],
+            &[
+                "--unshare-net",
+                "--ro-bind",
+                "/",
+                "/",
+                "--dev",
+                "/dev",
+                "--proc",
+                "/proc",
+                "--",
+                "/bin/true",
+            ],
+        ];
+        let tried = run(&trial.concat())?;
+        if !tried.status.success() {
+            let reason = String::from_utf8_lossy(&tried.stderr).trim().to_owned();
+            return Err(BubblewrapError::Fails { program, reason });
+        }
+        let numbers: Vec<u32> = version
+            .split('.')
+            .map_while(|part| part.parse().ok())
+            .collect();
+        Ok(Self {
+            program,
+            argument_zero: if numbers >= vec![0, 9] {
+                ArgumentZero::Kept
+            } else {
+                ArgumentZero::Path
+            },
+            version,
+        })
+    }
+
+    /// Such as `bubblewrap 0.8.0`.
+    #[must_use]
+    pub fn version(&self) -> String {
+        format!("bubblewrap {}", self.version)
+    }
+
+    /// The command line that runs `command` in a sandbox.
+    ///
+    /// # Errors
+    /// No descriptors left for the filters.
+    pub(super) fn confine(&self, command: Unconfined<'_>, scope: &Scope) -> io::Result<Confined> {
+        let mut options = Options(vec!["bwrap".into()]);
+        options.flags(&NAMESPACES);
+        if host::user().id == 0 {
+            options.flags(&["--cap-drop", "ALL"]);
+            for capability in CAPABILITIES {
+                options.flags(&["--cap-add", capability]);
+            }
+        }
+        if scope.network == NetworkAccess::Denied {
+            options.flags(&["--unshare-net"]);
+        }
+        options.mounts(scope);
+        let mut descriptors = Vec::new();
+        for filter in seccomp::filters(scope.network)? {
+            options.flags(&["--add-seccomp-fd"]);
+            descriptors.push((filter.to_file()?, options.0.len()));
+            options.flags(&["?"]);
+        }
+        if let (ArgumentZero::Kept, Some(zero)) = (self.argument_zero, command.argv.first()) {
+            options.flags(&["--argv0"]);
+            options.0.push(zero.clone());
+        }
+        options.flags(&["--chdir"]);
+        options.0.push(command.workdir.into());
+        options.flags(&["--"]);
+        options.0.push(command.program.into());
+        options.0.extend(command.argv.iter().skip(1).cloned());
+        Ok(Confined {
+            program: self.program.clone(),
+            argv: options.0,
+            confinement: None,
+            descriptors,
+        })
+    }
+}
+
+struct Options(Vec<OsString>);
+
+impl Options {
+    fn flags(&mut self, words: &[&str]) {
+        self.0.extend(words.iter().map(OsString::from));
+    }
+
+    fn mount(&mut self, option: &str, from: &Path, to: &Path) {
+        self.0.extend([option.into(), from.into(), to.into()]);
+    }
+
+    fn at(&mut self, option: &str, place: &Path) {
+        self.0.extend([option.into(), place.into()]);
+    }
+
+    /// From the shortest path to the longest, so that the longest decides.
+    fn mounts(&mut self, scope: &Scope) {
+        let root = Path::new("/");
+        match scope.access(root) {
+            Access::Hidden => self.links(),
+            Access::Read => self.mount("--ro-bind", root, root),
+            Access::Write => self.mount("--bind", root, root),
+        }
+        self.flags(&["--dev", "/dev", "--proc", "/proc"]);
+        let mut covered = Vec::new();
+        if scope.access(Path::new("/tmp")) == Access::Hidden {
+            self.flags(&["--tmpfs", "/tmp"]);
+        }
+        let own = ["/", "/tmp", "/dev", "/proc"].map(Path::new);
+        for (path, access) in &scope.paths {
+            let above = path
+                .parent()
+                .map_or(Access::Hidden, |parent| scope.access(parent));
+            match access {
+                Access::Read if path != root => self.mount("--ro-bind", path, path),
+                Access::Write if path != root => self.mount("--bind", path, path),
+                Access::Hidden if above != Access::Hidden && !own.contains(&&**path) => {
+                    match path.metadata() {
+                        Ok(found) if found.is_dir() => {
+                            self.at("--tmpfs", path);
+                            covered.push(path);
+                        }
+                        // A device in a mount without devices can't be opened.
+                        Ok(_) => self.mount("--ro-bind", Path::new("/dev/null"), path),
+                        Err(_) => {}
+                    }
+                }
+                _ => {}
+            }
+        }
+        if scope.access(&scope.workdir) == Access::Hidden {
+            // To start in, with nothing in it.
+            self.at("--dir", &scope.workdir);
+        }
+        for path in covered {
+            self.at("--remount-ro", path);
+        }
+    }
+
+    /// A root directory with nothing but the links of the real one, `/bin` and the like.
+    fn links(&mut self) {
+        let Ok(entries) = std::fs::read_dir("/") else {
+            return;
+        };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if let Ok(to) = path.read_link() {
+                self.mount("--symlink", &to, &path);
+            }
+        }
+    }
+}

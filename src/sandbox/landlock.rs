@@ -1,0 +1,318 @@
+//! The rules of a Landlock sandbox.
+//!
+//! Landlock grants: by a rule for a directory, to all below it. Nothing can be taken out of what is
+//! granted. So that something in a readable tree stays hidden, its neighbours are granted instead of the
+//! tree: all that is in the directories on the way to it, as they are when the session starts.
+//!
+//! What this costs, and what it can't do:
+//!
+//! - One rule, and one system call, for each entry of the directories on the way to something hidden.
+//! - What is made in those directories later can't be read in the session.
+//! - Directories can be listed, hidden ones too, and files be looked at from outside (`stat(2)`): the right to
+//!   list can't be given to one directory alone, and Landlock has none for `stat`.
+//! - A rule is on the file itself. What has another name elsewhere (a hard link, a bind mount) is as readable
+//!   as that other name.
+//!
+//! The directories are opened one by one, each from the one above, as places (`O_PATH`), and no link is
+//! followed: what somebody moves meanwhile is granted as what it was when it was opened, or not at all.
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, Scope as Scoped,
+};
+
+use super::profile::{Access, Scope};
+use crate::model::NetworkAccess;
+use crate::sys::confine;
+
+/// Devices that any program may expect, and that keep nothing.
+const DEVICES: [&str; 7] = [
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/tty",
+    "/dev/ptmx",
+];
+
+/// Why there is no ruleset.
+#[derive(Debug, thiserror::Error)]
+pub enum LandlockError {
+    /// The kernel can't do it.
+    #[error("this kernel has no Landlock ({})", if .0.raw_os_error() == Some(libc::EOPNOTSUPP) {
+        "it was not switched on when the machine started: lsm=landlock,..."
+    } else {
+        "Linux 5.13 or newer has it, built with CONFIG_SECURITY_LANDLOCK"
+    })]
+    Unavailable(#[source] io::Error),
+    /// Something hidden is in something that can be written.
+    #[error(
+        "{} is hidden, and in {}, which can be written: Landlock can't take it out of that",
+        .hidden.display(), .writable.display()
+    )]
+    HiddenInWritable {
+        /// What is hidden.
+        hidden: PathBuf,
+        /// What can be written.
+        writable: PathBuf,
+    },
+    /// A path of the profile can't be opened.
+    #[error("cannot open {}", .path.display())]
+    Open {
+        /// The path.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The kernel refuses the rules.
+    #[error("cannot make Landlock's rules")]
+    Rules(#[from] landlock::RulesetError),
+}
+
+/// What no version holds.
+pub(super) const LIMITS: [&str; 4] = [
+    "modes, owners, times and extended attributes of files elsewhere can be changed by who owns them",
+    "names, sizes and times of hidden files can be seen",
+    "other processes and their command lines can be seen",
+    "datagrams can be sent to Unix datagram sockets that have a name",
+];
+
+/// What of a profile this version of Landlock doesn't enforce, in words.
+pub(super) fn lacking(version: u32) -> Vec<String> {
+    let lacks = [
+        (
+            3,
+            "files elsewhere can be emptied (truncate needs Landlock 3, Linux 6.2)",
+        ),
+        (
+            5,
+            "devices that can be opened can be controlled (ioctl needs Landlock 5, Linux 6.10)",
+        ),
+        (
+            6,
+            "processes of the same user outside, the gate's too, can be sent signals (Landlock 6, Linux 6.12)",
+        ),
+        (
+            6,
+            "abstract Unix sockets of others can be written to (Landlock 6, Linux 6.12)",
+        ),
+    ];
+    lacks
+        .into_iter()
+        .filter(|(since, _)| version < *since)
+        .map(|(_, what)| what.to_owned())
+        .collect()
+}
+
+/// A ruleset for a profile; `terminals` are those that the session was started with.
+///
+/// # Errors
+/// What Landlock can't do, here or at all.
+pub(super) fn ruleset(scope: &Scope, terminals: &[PathBuf]) -> Result<OwnedFd, LandlockError> {
+    let version = confine::landlock_version().map_err(LandlockError::Unavailable)?;
+    let abi = ABI::from(i32::try_from(version).unwrap_or(i32::MAX));
+    // Later ones need rules of their own, which have to be thought of and tried.
+    let abi = abi.min(ABI::V7);
+    let all = AccessFs::from_all(abi);
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(all)?;
+    if abi >= ABI::V4 && scope.network == NetworkAccess::Denied {
+        ruleset = ruleset.handle_access(AccessNet::from_all(abi))?;
+    }
+    if abi >= ABI::V6 {
+        ruleset = ruleset.scope(Scoped::from_all(abi))?;
+    }
+    let mut rules = Rules {
+        ruleset: ruleset.create()?,
+        read: AccessFs::from_read(abi),
+        write: all & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev),
+        files: AccessFs::from_file(abi),
+        device: AccessFs::from_file(abi) & !AccessFs::Execute,
+    };
+    for path in scope.with(Access::Write) {
+        if let Some(hidden) = scope.hidden_below(path).find(|hidden| hidden.exists()) {
+            return Err(LandlockError::HiddenInWritable {
+                hidden: hidden.to_owned(),
+                writable: path.to_owned(),
+            });
+        }
+        rules.grant(&open(path)?, rules.write)?;
+    }
+    for path in scope.with(Access::Read) {
+        let mut way = Way::default();
+        for hidden in scope.hidden_below(path) {
+            way.add(hidden.strip_prefix(path).unwrap_or(hidden));
+        }
+        let place = open(path)?;
+        if !way.further.is_empty() {
+            // Of directories with something hidden below them at least the names can be seen.
+            rules.grant(&place, AccessFs::ReadDir.into())?;
+        }
+        rules.grant_around(&place, &way)?;
+    }
+    for device in DEVICES
+        .iter()
+        .map(Path::new)
+        .chain(terminals.iter().map(|path| &**path))
+    {
+        if let Ok(place) = open(device) {
+            rules.grant(&place, rules.device)?;
+        }
+    }
+    let fd: Option<OwnedFd> = rules.ruleset.into();
+    fd.ok_or_else(|| LandlockError::Unavailable(io::Error::from_raw_os_error(libc::ENOSYS)))
+}
+
+/// Opens what is named by a path without symbolic links.
+fn open(path: &Path) -> Result<File, LandlockError> {
+    let opened = CString::new(path.as_os_str().as_bytes())
+        .map_err(io::Error::other)
+        .and_then(|name| confine::open_place(None, &name));
+    opened.map_err(|source| LandlockError::Open {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// The way to what is hidden below a directory. A name without anything further is hidden itself.
+#[derive(Debug, Default)]
+struct Way {
+    further: BTreeMap<OsString, Way>,
+}
+
+impl Way {
+    fn add(&mut self, path: &Path) {
+        let mut way = self;
+        let mut parts = path.components();
+        while let Some(part) = parts.next() {
+            let name = part.as_os_str().to_owned();
+            let known = way.further.contains_key(&name);
+            let next = way.further.entry(name).or_default();
+            if known && next.further.is_empty() {
+                // It is hidden with all below it already.
+                return;
+            }
+            if parts.as_path().as_os_str().is_empty() {
+                next.further.clear();
+                return;
+            }
+            way = next;
+        }
+    }
+
+    fn to(&self, name: &OsStr) -> Option<&Self> {
+        self.further.get(name)
+    }
+}
+
+struct Rules {
+    ruleset: RulesetCreated,
+    read: BitFlags<AccessFs>,
+    write: BitFlags<AccessFs>,
+    /// What there is for what isn't a directory.
+    files: BitFlags<AccessFs>,
+    device: BitFlags<AccessFs>,
+}
+
+impl Rules {
+    fn grant(&mut self, place: &File, access: BitFlags<AccessFs>) -> Result<(), LandlockError> {
+        let access = if is_directory(place) {
+            access
+        } else {
+            access & self.files
+        };
+        if !access.is_empty() {
+            (&mut self.ruleset).add_rule(PathBeneath::new(place, access))?;
+        }
+        Ok(())
+    }
+
+    /// Grants reading of a place but for what is on the way.
+    fn grant_around(&mut self, place: &File, way: &Way) -> Result<(), LandlockError> {
+        if way.further.is_empty() {
+            return self.grant(place, self.read);
+        }
+        // What can't be listed can't be read by its user either, but for names that are known.
+        let Ok(entries) = std::fs::read_dir(place_of(place)) else {
+            return Ok(());
+        };
+        for entry in entries.flatten() {
+            // A link grants nothing: what it leads to has its own place.
+            if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
+                continue;
+            }
+            let name = entry.file_name();
+            let further = way.to(&name);
+            if further.is_some_and(|way| way.further.is_empty()) {
+                continue;
+            }
+            let Ok(name) = CString::new(name.as_bytes()) else {
+                continue;
+            };
+            // It may be gone by now.
+            let Ok(opened) = confine::open_place(Some(place), &name) else {
+                continue;
+            };
+            match further {
+                Some(way) if is_directory(&opened) => self.grant_around(&opened, way)?,
+                // Where a directory is expected and something else is, nothing is granted.
+                Some(_) => {}
+                None => self.grant_found(&opened)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Grants reading of what was found on the way. What the kernel takes no rule for, such as a file
+    /// that has just been removed, stays out of reach.
+    fn grant_found(&mut self, place: &File) -> Result<(), LandlockError> {
+        match self.grant(place, self.read) {
+            Err(LandlockError::Rules(landlock::RulesetError::AddRules(_))) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+/// A name for an open place.
+fn place_of(place: &File) -> PathBuf {
+    Path::new("/proc/self/fd").join(place.as_raw_fd().to_string())
+}
+
+fn is_directory(place: &File) -> bool {
+    place.metadata().is_ok_and(|found| found.is_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_ends_where_something_is_hidden() {
+        let mut way = Way::default();
+        for path in ["a/b", "a/b/c", "x/y/z", "x", "d"] {
+            way.add(Path::new(path));
+        }
+        let a = way.to(OsStr::new("a")).unwrap();
+        assert!(a.to(OsStr::new("b")).unwrap().further.is_empty());
+        assert!(way.to(OsStr::new("x")).unwrap().further.is_empty());
+        assert!(way.to(OsStr::new("d")).unwrap().further.is_empty());
+        assert!(way.to(OsStr::new("e")).is_none());
+    }
+
+    #[test]
+    fn an_old_kernel_lacks_what_it_lacks() {
+        assert_eq!(lacking(7), [""; 0]);
+        assert_eq!(lacking(5).len(), 2);
+        assert_eq!(lacking(1).len(), 4);
+    }
+}

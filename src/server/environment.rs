@@ -1,0 +1,455 @@
+//! What an escalated command gets of the environment that a process of the session chose for it.
+//!
+//! Variables that make programs load or run something, or tell them where to look for what they load,
+//! are taken out or have the gate's own values, unless the verdict says otherwise.
+//! `docs/escalated-environment.md` has the same list for people, with where it is from.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use crate::model::{Environment, EnvironmentDifference, EnvironmentRules, NamePattern};
+
+/// Where escalated commands look for programs, unless the gate's owner or the verdict says otherwise.
+pub const ESCALATED_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Names that are taken out; with a `*` at its end: all that begin so.
+const TAKEN_OUT: &[&str] = &[
+    // The dynamic linker and the C library.
+    "LD_*",
+    "GLIBC_TUNABLES",
+    "GCONV_PATH",
+    "GETCONF_DIR",
+    "HOSTALIASES",
+    "LOCALDOMAIN",
+    "LOCPATH",
+    "MALLOC_*",
+    "NIS_PATH",
+    "NLSPATH",
+    "RESOLV_HOST_CONF",
+    "RES_OPTIONS",
+    "TZDIR",
+    // Temporary files.
+    "TMPDIR",
+    "TMP",
+    "TEMP",
+    "TMPPREFIX",
+    "TEMPDIR",
+    // Shells.
+    "BASHOPTS",
+    "BASH_ENV",
+    "BASH_FUNC_*",
+    "BASH_LOADABLES_PATH",
+    "BASH_XTRACEFD",
+    "CDPATH",
+    "ENV",
+    "FPATH",
+    "GLOBIGNORE",
+    "IFS",
+    "INPUTRC",
+    "MAIL",
+    "MAILPATH",
+    "MODULE_PATH",
+    "NULLCMD",
+    "POSIXLY_CORRECT",
+    "PROMPT_COMMAND",
+    "PS0",
+    "PS1",
+    "PS2",
+    "PS3",
+    "PS4",
+    "READNULLCMD",
+    "SHELLOPTS",
+    "ZDOTDIR",
+    // Terminals.
+    "TERMCAP",
+    "TERMINFO",
+    "TERMINFO_DIRS",
+    "TERMPATH",
+    // Programs that others start.
+    "ASKPASS",
+    "BROWSER",
+    "DIFF_PAGER",
+    "EDITOR",
+    "FCEDIT",
+    "LESS",
+    "LESSCLOSE",
+    "LESSKEY*",
+    "LESSOPEN",
+    "LESSEDIT",
+    "MANOPT",
+    "MANPAGER",
+    "MANPATH",
+    "MORE",
+    "PAGER",
+    "SSH_ASKPASS*",
+    "SUDO_ASKPASS",
+    "SUDO_EDITOR",
+    "SYSTEMD_EDITOR",
+    "SYSTEMD_PAGER",
+    "VISUAL",
+    // Directories of configuration.
+    "XDG_*",
+    "GNUPGHOME",
+    "KUBECONFIG",
+    "AWS_*",
+    "CLOUDSDK_*",
+    "DOCKER_*",
+    "NETRC",
+    "OPENSSL_CONF",
+    "OPENSSL_ENGINES",
+    "OPENSSL_MODULES",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+    "CURL_CA_BUNDLE",
+    "CURL_HOME",
+    "WGETRC",
+    // Version control.
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_ASKPASS",
+    "GIT_ATTR_*",
+    "GIT_CEILING_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_CONFIG*",
+    "GIT_DIR",
+    "GIT_EDITOR",
+    "GIT_EXEC_PATH",
+    "GIT_EXTERNAL_DIFF",
+    "GIT_INDEX_FILE",
+    "GIT_NAMESPACE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PAGER*",
+    "GIT_PROXY_COMMAND",
+    "GIT_REDIRECT_*",
+    "GIT_SEQUENCE_EDITOR",
+    "GIT_SSH*",
+    "GIT_SSL_*",
+    "GIT_TEMPLATE_DIR",
+    "GIT_TRACE*",
+    "GIT_WORK_TREE",
+    "CVS_RSH",
+    "HG*",
+    "RSYNC_*",
+    "SVN_*",
+    // Interpreters.
+    "PYTHON*",
+    "VIRTUAL_ENV",
+    "PERL5*",
+    "PERLLIB",
+    "PERLIO*",
+    "PERL_*",
+    "RUBY*",
+    "GEM_*",
+    "BUNDLE_*",
+    "NODE_*",
+    "NPM_*",
+    "npm_*",
+    "DENO_*",
+    "BUN_*",
+    "YARN_*",
+    "LUA_*",
+    "PHPRC",
+    "PHP_INI_SCAN_DIR",
+    "TCLLIBPATH",
+    "R_*",
+    "GUILE_*",
+    "JULIA_*",
+    "ERL_*",
+    "ELIXIR_*",
+    "AWKPATH",
+    "AWKLIBPATH",
+    "M4PATH",
+    "EMACSLOADPATH",
+    "VIMINIT",
+    "VIM",
+    "VIMRUNTIME",
+    "EXINIT",
+    // Virtual machines.
+    "CLASSPATH",
+    "IBM_JAVA_OPTIONS",
+    "JAVA_HOME",
+    "JAVA_OPTS",
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "_JAVA_OPTIONS",
+    "GRADLE_*",
+    "MAVEN_*",
+    "CORECLR_*",
+    "COMPlus_*",
+    "DOTNET_*",
+    // Compilers and what builds.
+    "AR",
+    "AS",
+    "CC",
+    "CFLAGS",
+    "COMPILER_PATH",
+    "CPATH",
+    "CPP",
+    "CPPFLAGS",
+    "CXX",
+    "CXXFLAGS",
+    "C_INCLUDE_PATH",
+    "CPLUS_INCLUDE_PATH",
+    "GCC_EXEC_PREFIX",
+    "LDFLAGS",
+    "LIBRARY_PATH",
+    "GNUMAKEFLAGS",
+    "MAKE",
+    "MAKEFILES",
+    "MAKEFLAGS",
+    "MFLAGS",
+    "CMAKE_*",
+    "PKG_CONFIG*",
+    "CARGO*",
+    "RUSTC*",
+    "RUSTDOC*",
+    "RUSTFLAGS",
+    "RUSTUP_*",
+    "GOFLAGS",
+    "GOENV",
+    "GOPATH",
+    "GOROOT",
+    "GOTOOLCHAIN",
+    "CGO_*",
+    // Libraries that load modules.
+    "GIO_*",
+    "GTK_*",
+    "QT_*",
+    "GST_*",
+    "KRB5_*",
+    "KRB5CCNAME",
+    "PKCS11_*",
+    "SASL_PATH",
+    "ALSA_CONFIG_*",
+    // Options and scripts of single programs.
+    "GREP_OPTIONS",
+    "TAR_OPTIONS",
+    "TAPE",
+    "RSH",
+    "GZIP",
+    "BZIP2",
+    "BZIP",
+    "XZ_DEFAULTS",
+    "XZ_OPT",
+    "UNZIP",
+    "ZIPOPT",
+    "SUDO_PROMPT",
+    "PROMPT",
+    "PSQLRC",
+    "PGSERVICEFILE",
+    "PGSYSCONFDIR",
+    "PGPASSFILE",
+    "SYSTEMD_UNIT_PATH",
+    "DPKG_*",
+    "APT_CONFIG",
+    "DEBIAN_FRONTEND",
+    "EXEC_WRAPPER",
+    "BASH_EXEC_WRAPPER",
+];
+
+/// Variables of the gate's owner, which escalated commands get instead of the session's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnersEnvironment {
+    /// `PATH`.
+    pub path: OsString,
+    /// `HOME`; `None`: the command gets none.
+    pub home: Option<OsString>,
+    /// `SHELL`; `None`: the command gets none.
+    pub shell: Option<OsString>,
+}
+
+impl OwnersEnvironment {
+    /// With [`ESCALATED_PATH`], and the rest as this process has it.
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        Self {
+            path: ESCALATED_PATH.into(),
+            home: std::env::var_os("HOME"),
+            shell: std::env::var_os("SHELL"),
+        }
+    }
+
+    /// The variable of this name, if it is one that has the owner's value.
+    fn value(&self, name: &[u8]) -> Option<Option<&OsStr>> {
+        match name {
+            b"PATH" => Some(Some(&self.path)),
+            b"HOME" => Some(self.home.as_deref()),
+            b"SHELL" => Some(self.shell.as_deref()),
+            _ => None,
+        }
+    }
+}
+
+fn is_taken_out(name: &[u8]) -> bool {
+    TAKEN_OUT.iter().any(|pattern| {
+        let pattern = pattern.as_bytes();
+        match pattern.strip_suffix(b"*") {
+            Some(beginning) => name.starts_with(beginning),
+            None => pattern == name,
+        }
+    })
+}
+
+/// The environment of an escalated command, and how it differs from `asked`.
+pub(super) fn escalated(
+    asked: &Environment,
+    rules: &EnvironmentRules,
+    owner: &OwnersEnvironment,
+) -> (Environment, EnvironmentDifference) {
+    let is_among =
+        |patterns: &[NamePattern], name| patterns.iter().any(|pattern| pattern.matches(name));
+    let mut entries = Vec::with_capacity(asked.0.len());
+    let mut difference = EnvironmentDifference::default();
+    let mut told = HashSet::new();
+    for (name, entry) in asked.names().zip(&asked.0) {
+        if rules.set.iter().any(|(set, _)| set.as_bytes() == name) {
+            continue;
+        }
+        let kept = is_among(&rules.keep, name);
+        let list = if is_among(&rules.unset, name) {
+            &mut difference.unset
+        } else if kept {
+            entries.push(entry.clone());
+            continue;
+        } else if let Some(value) = owner.value(name) {
+            match value {
+                Some(value) => {
+                    let own = variable(OsStr::from_bytes(name), value);
+                    let is_changed = own != *entry;
+                    entries.push(own);
+                    if !is_changed {
+                        continue;
+                    }
+                    &mut difference.reset
+                }
+                None => &mut difference.removed,
+            }
+        } else if is_taken_out(name) {
+            &mut difference.removed
+        } else {
+            entries.push(entry.clone());
+            continue;
+        };
+        if told.insert(name) {
+            list.push(OsString::from_vec(name.to_vec()));
+        }
+    }
+    entries.extend(rules.set.iter().map(|(name, value)| variable(name, value)));
+    difference.set.clone_from(&rules.set);
+    (Environment(entries), difference)
+}
+
+fn variable(name: &OsStr, value: &OsStr) -> OsString {
+    [name, value].join(OsStr::new("="))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(entries: &[&str]) -> Environment {
+        Environment(entries.iter().map(OsString::from).collect())
+    }
+
+    fn patterns(names: &[&str]) -> Vec<NamePattern> {
+        names
+            .iter()
+            .map(|name| NamePattern(name.as_bytes().to_vec()))
+            .collect()
+    }
+
+    fn owner() -> OwnersEnvironment {
+        OwnersEnvironment {
+            path: "/bin".into(),
+            home: Some("/owners".into()),
+            shell: None,
+        }
+    }
+
+    const ASKED: [&str; 10] = [
+        "LD_PRELOAD=/x.so",
+        "PATH=/work",
+        "HOME=/owners",
+        "SHELL=/work/sh",
+        "TERM=xterm",
+        "BASH_FUNC_ls%%=() { evil; }",
+        "LDFLAG=fine",
+        "LD_PRELOAD=/y.so",
+        "bare",
+        "JOB=1",
+    ];
+
+    #[test]
+    fn what_makes_programs_load_or_run_something_is_taken_out_by_default() {
+        let (environment, difference) = escalated(
+            &self::environment(&ASKED),
+            &EnvironmentRules::default(),
+            &owner(),
+        );
+        let kept = [
+            "PATH=/bin",
+            "HOME=/owners",
+            "TERM=xterm",
+            "LDFLAG=fine",
+            "bare",
+            "JOB=1",
+        ];
+        assert_eq!(environment, self::environment(&kept));
+        assert_eq!(
+            difference.removed,
+            ["LD_PRELOAD", "SHELL", "BASH_FUNC_ls%%"]
+        );
+        // HOME is the owner's anyway.
+        assert_eq!(difference.reset, ["PATH"]);
+        assert!(difference.unset.is_empty() && difference.set.is_empty());
+    }
+
+    #[test]
+    fn a_verdict_keeps_unsets_and_sets_by_name() {
+        let rules = EnvironmentRules {
+            keep: patterns(&["LD_*", "JOB"]),
+            unset: patterns(&["TERM", "b*"]),
+            set: vec![("PATH".into(), "/opt".into()), ("NEW".into(), "a=b".into())],
+        };
+        let (environment, difference) = escalated(&self::environment(&ASKED), &rules, &owner());
+        let expected = [
+            "LD_PRELOAD=/x.so",
+            "HOME=/owners",
+            "LDFLAG=fine",
+            "LD_PRELOAD=/y.so",
+            "JOB=1",
+            "PATH=/opt",
+            "NEW=a=b",
+        ];
+        assert_eq!(environment, self::environment(&expected));
+        assert_eq!(difference.unset, ["TERM", "bare"]);
+        assert_eq!(difference.set, rules.set);
+        let all = EnvironmentRules {
+            keep: vec![NamePattern::all()],
+            ..EnvironmentRules::default()
+        };
+        let (environment, difference) = escalated(&self::environment(&ASKED), &all, &owner());
+        assert_eq!(environment, self::environment(&ASKED));
+        assert_eq!(difference, EnvironmentDifference::default());
+    }
+
+    #[test]
+    fn the_documentation_has_the_same_list() {
+        let documentation = include_str!("../../docs/escalated-environment.md");
+        let (_, documented) = documentation.split_once("## Taken out").unwrap();
+        let documented: HashSet<_> = documented
+            .lines()
+            .filter_map(|line| line.strip_prefix('|')?.split('|').nth(1))
+            .flat_map(|names| names.split('`').skip(1).step_by(2))
+            .collect();
+        let listed: HashSet<_> = TAKEN_OUT.iter().copied().collect();
+        assert_eq!(
+            listed.len(),
+            TAKEN_OUT.len(),
+            "a name stands in the list twice"
+        );
+        let mut different: Vec<_> = documented.symmetric_difference(&listed).collect();
+        different.sort();
+        assert!(different.is_empty(), "{different:?}");
+    }
+}

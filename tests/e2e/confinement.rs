@@ -1,0 +1,810 @@
+//! What commands can and can't do in each sandbox, as root and as an ordinary user.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::gate::Gate;
+use crate::machine::{Shell, available, repository};
+use crate::process::{self, Done, EXECGATE};
+
+/// Who owns nothing: `nobody`.
+const NOBODY: u32 = 65534;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum User {
+    Own,
+    Nobody,
+}
+
+fn as_nobody(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    let user = NOBODY.to_string();
+    command
+        .args(["--reuid", &user, "--regid", &user, "--clear-groups", "--"])
+        .arg(program);
+    command
+}
+
+/// A place with a policy that lets all run, for sessions of one user.
+struct Stage {
+    user: User,
+    backend: &'static str,
+    gate: Gate,
+    place: TempDir,
+    options: Vec<String>,
+}
+
+impl Stage {
+    fn new(backend: &'static str, user: User, rules: &str) -> Option<Self> {
+        let shell = Shell::find("bash")?;
+        if backend == "bubblewrap" && !bubblewrap() {
+            return None;
+        }
+        if user == User::Nobody {
+            let root = execgate::sys::host::user().id == 0;
+            if !available(root, "only root can be another user") {
+                return None;
+            }
+        }
+        let gate = Gate::with_rules(&shell, rules);
+        let place = TempDir::new_in("/var/tmp").expect("a directory");
+        let stage = Self {
+            user,
+            backend,
+            gate,
+            place,
+            options: Vec::new(),
+        };
+        for directory in [
+            "",
+            "work",
+            "home",
+            "home/.ssh",
+            "home/.aws",
+            "home/open",
+            "outside",
+        ] {
+            let path = stage.path(directory);
+            std::fs::create_dir_all(&path).expect("a directory");
+            stage.give(&path, 0o755);
+        }
+        for file in [
+            "home/.ssh/id",
+            "home/.aws/credentials",
+            "home/.netrc",
+            "home/open/file",
+            "outside/file",
+        ] {
+            stage.write(file, "secret-of-mine\n");
+        }
+        Some(stage)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.place.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).expect("a file");
+        self.give(&self.path(name), 0o644);
+    }
+
+    fn give(&self, path: &Path, mode: u32) {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("a mode");
+        if self.user == User::Nobody {
+            std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).expect("an owner");
+        }
+    }
+
+    fn option<const N: usize>(mut self, options: [&str; N]) -> Self {
+        self.options.extend(options.map(str::to_owned));
+        self
+    }
+
+    fn command(&self, script: &str) -> Command {
+        let mut command = match self.user {
+            User::Own => Command::new(EXECGATE),
+            User::Nobody => as_nobody(EXECGATE),
+        };
+        command
+            .args([
+                "exec",
+                "--no-login",
+                "--policy",
+                self.gate.url(),
+                "--sandbox",
+                self.backend,
+            ])
+            .arg("--shell")
+            .arg(repository().join("target/dist/libexec/execgate/bash"))
+            .args(&self.options)
+            .args(["--", script])
+            .env_clear()
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+            .env("HOME", self.path("home"))
+            .env("LC_ALL", "C.UTF-8")
+            .env("OUTSIDE", self.path("outside"))
+            .env("THE_GATES", "secret-of-mine")
+            .current_dir(self.path("work"));
+        command
+    }
+
+    #[track_caller]
+    fn run(&self, script: &str) -> Done {
+        process::run(&mut self.command(script))
+    }
+
+    /// Runs it outside, as the same user.
+    #[track_caller]
+    fn outside(&self, script: &str) -> Done {
+        let mut command = Command::new("/bin/bash");
+        command.args(["-c", script]);
+        let gated = self.command("");
+        for (name, value) in gated.get_envs() {
+            command.env(name, value.expect("a value"));
+        }
+        command.current_dir(self.path("work"));
+        process::run(&mut command)
+    }
+
+    /// `script` has to fail inside, and say so.
+    #[track_caller]
+    fn cannot(&self, script: &str) {
+        let done = self.run(&format!(
+            "if {script}\nthen echo could; else echo could not; fi"
+        ));
+        assert!(
+            done.output().ends_with("could not\n"),
+            "{} {:?}: {script}: {done}",
+            self.backend,
+            self.user
+        );
+        assert!(!done.output().contains("secret-of-mine"), "{done}");
+    }
+
+    #[track_caller]
+    fn can(&self, script: &str) -> Done {
+        let done = self.run(script);
+        assert!(
+            done.status.success(),
+            "{} {:?}: {script}: {done}",
+            self.backend,
+            self.user
+        );
+        done
+    }
+}
+
+/// Whether `--sandbox bubblewrap` works here.
+fn bubblewrap() -> bool {
+    let mut command = Command::new("bwrap");
+    command.args([
+        "--ro-bind",
+        "/",
+        "/",
+        "--unshare-pid",
+        "--unshare-net",
+        "--",
+        "/bin/true",
+    ]);
+    let works = command.output().is_ok_and(|output| output.status.success());
+    available(works, "bubblewrap can't make a sandbox: `execgate doctor`")
+}
+
+const RUN: &str = "fallback(\"run\")";
+
+/// Each test for both backends and both users.
+macro_rules! everywhere {
+    ($($test:ident,)*) => {$(
+        mod $test {
+            use super::{RUN, Stage, User};
+
+            fn on(backend: &'static str, user: User) {
+                if let Some(stage) = Stage::new(backend, user, RUN) {
+                    super::$test(stage);
+                }
+            }
+
+            #[test]
+            fn landlock() {
+                on("landlock", User::Own);
+            }
+
+            #[test]
+            fn landlock_as_nobody() {
+                on("landlock", User::Nobody);
+            }
+
+            #[test]
+            fn bubblewrap() {
+                on("bubblewrap", User::Own);
+            }
+
+            #[test]
+            fn bubblewrap_as_nobody() {
+                on("bubblewrap", User::Nobody);
+            }
+        }
+    )*};
+}
+
+everywhere! {
+    secrets_are_hidden_and_the_rest_can_be_read,
+    only_the_working_directory_and_its_own_temporary_one_can_be_written,
+    there_is_no_network_and_no_named_socket,
+    the_gate_is_out_of_reach,
+    what_undoes_a_sandbox_is_refused,
+    flags_change_what_the_profile_says,
+    profiles_are_read_from_a_file,
+    escalations_are_confined_as_their_verdict_says,
+    verdicts_go_no_further_than_the_owners_bound,
+    the_session_says_what_is_enforced,
+    real_tools_work,
+}
+
+fn secrets_are_hidden_and_the_rest_can_be_read(stage: Stage) {
+    // That each of these is there to be read is what makes the rest mean something.
+    stage
+        .outside("cat ~/.ssh/id ~/.aws/credentials ~/.netrc ~/open/file")
+        .exits(0);
+    stage.cannot("cat ~/.ssh/id");
+    stage.cannot("cat ~/.aws/credentials");
+    stage.cannot("cat ~/.netrc");
+    stage.cannot("cat /etc/shadow");
+    stage.cannot("cp -r ~/.ssh copy && cat copy/id");
+    stage.cannot("ln ~/.ssh/id id && cat id");
+    stage.cannot("mv ~/.ssh mine && cat mine/id");
+    stage.cannot("(cd ~/.ssh && cat id)");
+    stage.cannot("cat /proc/self/root$HOME/.ssh/id");
+    stage.cannot("cat /proc/1/root/etc/shadow");
+    stage.can("ln -s ~/.ssh link");
+    stage.cannot("cat link/id");
+    stage.can("cat ~/open/file $OUTSIDE/file /etc/passwd >/dev/null; ls / ~ >/dev/null");
+    // What is not there yet is hidden when it comes; in bubblewrap there is nothing to put something over.
+    if stage.backend == "landlock" {
+        let mut session = stage.command("echo ready; read line; cat ~/.kube/config");
+        let mut running = process::Running::start(&mut session);
+        running.wait_for("ready");
+        std::fs::create_dir(stage.path("home/.kube")).expect("a directory");
+        stage.write("home/.kube/config", "secret-of-mine\n");
+        running.tell("");
+        let done = running.done();
+        assert!(!done.output().contains("secret"), "{done}");
+        done.says("Permission denied");
+    }
+}
+
+fn only_the_working_directory_and_its_own_temporary_one_can_be_written(stage: Stage) {
+    stage.can("echo a >a; mkdir d; mv a d/; ln d/a d/b; ln -s a d/c; mkfifo p; rm -r d; : >e; truncate -s 9 e; chmod 700 e");
+    stage.can("echo x >$TMPDIR/x; mktemp; mktemp -d; test -O $TMPDIR; [ \"$(stat -c %a $TMPDIR)\" = 700 ]");
+    stage.can("echo x >/dev/null; head -c 3 /dev/urandom >/dev/zero");
+    for attempt in [
+        "echo x >$OUTSIDE/new",
+        "echo x >>$OUTSIDE/file",
+        ": >$OUTSIDE/file",
+        "truncate -s 0 $OUTSIDE/file",
+        "rm -f $OUTSIDE/file && ! test -e $OUTSIDE/file",
+        "mv $OUTSIDE/file .",
+        "mkdir $OUTSIDE/d",
+        "ln -s x $OUTSIDE/l",
+        "echo x >h; ln h $OUTSIDE/h",
+        "mv h $OUTSIDE/h",
+        "echo x >~/.bashrc",
+        "echo x >/etc/passwd",
+        "(cd $OUTSIDE && echo x >new)",
+        "echo x >../outside/new",
+        "ln -s $OUTSIDE/file soft && echo x >soft",
+        "mknod null c 1 3",
+        "mknod disk b 8 0",
+    ] {
+        stage.cannot(attempt);
+    }
+    let listed = stage.outside("ls $OUTSIDE; cat $OUTSIDE/file");
+    listed.prints("file\nsecret-of-mine\n");
+    // It goes with the session.
+    let own = stage.can("echo $TMPDIR; touch $TMPDIR/left").output();
+    assert!(!Path::new(own.trim_end()).exists(), "{own}");
+}
+
+/// A line of Python that ends well where the call in it does.
+fn python(code: &str) -> String {
+    format!("python3 -c 'import ctypes, os, socket, struct, sys\n{code}'")
+}
+
+fn there_is_no_network_and_no_named_socket(stage: Stage) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let named = stage.path("outside/socket");
+    let _named = UnixListener::bind(&named).expect("a socket");
+    std::fs::set_permissions(&named, PermissionsExt::from_mode(0o777)).expect("a mode");
+    let named = named.display();
+    let abstracted = format!(
+        "execgate-test-{}-{:?}-{}",
+        std::process::id(),
+        stage.user,
+        stage.backend
+    );
+    let address = {
+        use std::os::linux::net::SocketAddrExt;
+        std::os::unix::net::SocketAddr::from_abstract_name(&abstracted).expect("a name")
+    };
+    let _abstract = UnixListener::bind_addr(&address).expect("a socket");
+    let tcp = python(&format!(
+        "socket.create_connection((\"127.0.0.1\", {port}))"
+    ));
+    let unix = python(&format!(
+        "socket.socket(socket.AF_UNIX).connect(\"{named}\")"
+    ));
+    let hidden = python(&format!(
+        "socket.socket(socket.AF_UNIX).connect(\"\\0{abstracted}\")"
+    ));
+    let datagram = python(&format!(
+        "a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\na.sendto(b\"x\", \"\\0{abstracted}\")"
+    ));
+    // Outside all of them work, but for a datagram to a stream.
+    for attempt in [&tcp, &unix, &hidden] {
+        stage.outside(attempt).exits(0);
+    }
+    for attempt in [&tcp, &unix, &hidden, &datagram] {
+        stage.cannot(attempt);
+    }
+    for domain in [
+        "AF_INET, socket.SOCK_DGRAM",
+        "AF_INET6",
+        "AF_NETLINK, socket.SOCK_RAW",
+        "AF_VSOCK",
+        "AF_PACKET",
+    ] {
+        stage.cannot(&python(&format!("socket.socket(socket.{domain})")));
+    }
+    // Between processes of the session there are pairs.
+    stage.can(&python(
+        "a, b = socket.socketpair()\na.send(b\"x\")\nassert b.recv(1) == b\"x\"",
+    ));
+    let stage = stage.option(["--network", "on"]);
+    stage.can(&tcp);
+    stage.cannot(&unix);
+    stage.cannot(&hidden);
+}
+
+fn the_gate_is_out_of_reach(stage: Stage) {
+    stage.cannot("test $PPID -gt 2 && kill -0 $PPID");
+    let service = "for p in /proc/[0-9]*; do case $(tr '\\0' ' ' <$p/cmdline 2>/dev/null) in \
+                   *execgate-policyd*--rules*) kill -0 ${p#/proc/}; exit;; esac; done; exit 1";
+    stage.cannot(&format!("({service})"));
+    stage.cannot("cat /proc/$PPID/environ | tr '\\0' '\\n' | grep THE_GATES && test $PPID != 1");
+    for name in [
+        "environ",
+        "maps",
+        "mem",
+        "auxv",
+        "fd/0",
+        "cwd/x",
+        "root/etc/shadow",
+    ] {
+        stage.cannot(&format!(
+            "test $PPID -gt 2 && cat /proc/$PPID/{name} >/dev/null"
+        ));
+    }
+    stage.cannot("test $PPID -gt 2 && ls /proc/$PPID/fd/ | grep .");
+    // What it has open is what it was given: standard descriptors and the session's socket.
+    let done = stage.can("for f in /proc/self/fd/*; do readlink $f; done");
+    let sockets = done
+        .output()
+        .lines()
+        .filter(|line| line.starts_with("socket:"))
+        .count();
+    assert!(sockets <= 1, "{done}");
+    // Nor can it be slowed down, nor anything else of its user.
+    let mut other = match stage.user {
+        User::Own => Command::new("sleep"),
+        User::Nobody => as_nobody("sleep"),
+    };
+    let mut other = other.arg("600").spawn().expect("a process");
+    let pid = other.id();
+    stage.can("ulimit -n 100; nice -n 1 true");
+    for attempt in [
+        "prlimit --core=0:0 --pid",
+        "renice -n 19 -p",
+        "kill",
+        "chrt -i -p 0",
+    ] {
+        stage.cannot(&format!("{attempt} {pid}"));
+    }
+    assert_eq!(other.try_wait().expect("a child"), None);
+    other.kill().expect("a child");
+    other.wait().expect("a child");
+    // No session of its own: nothing can be asked, so nothing runs.
+    let url = stage.gate.url();
+    let wrapper = repository().join("target/dist/libexec/execgate/bash");
+    stage.cannot(&format!(
+        "{EXECGATE} exec --sandbox none --no-login --verdict-timeout 1s --policy {url} --shell {} -- /bin/true",
+        wrapper.display()
+    ));
+}
+
+fn what_undoes_a_sandbox_is_refused(stage: Stage) {
+    let call = |text: &str| {
+        python(&format!(
+            "libc = ctypes.CDLL(None, use_errno=True)\nsys.exit(0 if libc.{text} >= 0 else 1)"
+        ))
+    };
+    for attempt in [
+        "unshare -U true",
+        "unshare -r true",
+        "unshare -m true",
+        "unshare -n true",
+        "mount -t tmpfs none $TMPDIR",
+        "mount --bind $OUTSIDE $TMPDIR",
+        "chroot / true",
+    ] {
+        stage.cannot(attempt);
+    }
+    // By number, x86-64's and the general ones: ptrace, process_vm_readv, io_uring_setup, bpf, keyctl,
+    // userfaultfd, perf_event_open, pidfd_getfd, open_by_handle_at.
+    if cfg!(target_arch = "x86_64") {
+        for number in [
+            "101, 0, 0, 0, 0",
+            "310, 1, 0, 0, 0, 0, 0",
+            "425, 1, ctypes.create_string_buffer(256)",
+            "321, 0, 0, 0",
+            "250, 0, -3, 1",
+            "323, 0",
+            "298, ctypes.create_string_buffer(128), 0, -1, -1, 0",
+            "438, 0, 0, 0",
+            "304, -100, 0, 0",
+            "175, 0, 0, 0",
+            "246, 0, 0, 0, 0",
+        ] {
+            stage.cannot(&call(&format!("syscall({number})")));
+        }
+        // clone3 is said not to be there; so is the second set of numbers.
+        let errno = |number: &str| {
+            python(&format!(
+                "libc = ctypes.CDLL(None, use_errno=True)\nlibc.syscall({number})\nprint(ctypes.get_errno())"
+            ))
+        };
+        stage.can(&errno("435, 0, 0")).prints("38\n");
+        stage
+            .can(&errno("0x40000000 + 101, 0, 0, 0, 0"))
+            .prints("38\n");
+        stage.can(&errno("101, 0, 0, 0, 0")).prints("1\n");
+    }
+    // Typing into a terminal, also by a number whose upper half is not empty.
+    stage.cannot(&python(
+        "import fcntl, pty\nm, s = pty.openpty()\nfcntl.ioctl(s, 0x5412, b\"x\")",
+    ));
+    stage.cannot(&call("ioctl(0, ctypes.c_ulong(0x100005412), b\"x\")"));
+    // Programs that make their user another.
+    for attempt in [
+        "cp /bin/true own && chmod u+s own",
+        "cp /bin/true own && chmod 4755 own",
+        "install -m 4755 /bin/true own",
+        &python("os.open(\"own2\", os.O_CREAT | os.O_WRONLY, 0o4755)"),
+    ] {
+        stage.cannot(attempt);
+    }
+    let status = stage
+        .can("grep -E 'CapEff|NoNewPrivs' /proc/self/status")
+        .output();
+    assert!(status.contains("NoNewPrivs:\t1"), "{status}");
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:\t"))
+        .expect("a set");
+    let effective = u64::from_str_radix(effective, 16).expect("a number");
+    assert_eq!(effective & !0x4fb, 0, "{status}");
+}
+
+fn flags_change_what_the_profile_says(stage: Stage) {
+    let outside = stage.path("outside").display().to_string();
+    let stage = stage.option([
+        "--write", &outside, "--hide", "~/open", "--hide", "./secret",
+    ]);
+    if stage.backend == "landlock" {
+        // Hidden in something that can be written.
+        stage.can("echo x >$OUTSIDE/new && rm $OUTSIDE/new");
+        std::fs::create_dir(stage.path("work/secret")).expect("a directory");
+        stage
+            .run("true")
+            .exits(125)
+            .says("is hidden, and in")
+            .says("hint: let the session write a directory that has nothing hidden in it");
+        std::fs::remove_dir(stage.path("work/secret")).expect("a directory");
+    } else {
+        std::fs::create_dir(stage.path("work/secret")).expect("a directory");
+        stage.write("work/secret/file", "secret-of-mine\n");
+        stage.cannot("cat secret/file");
+        stage.cannot("echo x >secret/new");
+        stage.can("echo x >$OUTSIDE/new && rm $OUTSIDE/new");
+    }
+    stage.cannot("cat ~/open/file");
+    // A secret that is named is none; only what is named can be read, and what is always there.
+    let ssh = stage.path("home/.ssh").display().to_string();
+    let narrow = stage.option(["--read", "/usr", "--read", "/etc", "--read", &ssh]);
+    narrow.can("cat ~/.ssh/id");
+    narrow.cannot("cat ~/open/file");
+    narrow.cannot("ls /var/tmp | grep .");
+}
+
+fn profiles_are_read_from_a_file(stage: Stage) {
+    let file = stage.path("profiles.toml");
+    stage.write(
+        "profiles.toml",
+        "[build]\nwrite = [\".\", \"~/open\"]\ntemporary = \"none\"\n\n[open]\nsecrets = \"shown\"\nhide = [\"~/.aws\"]\n",
+    );
+    let file = file.display().to_string();
+    let stage = stage.option(["--profiles", &file]);
+    stage.cannot("echo x >~/open/new");
+    let mut build = stage.option(["--profile", "build"]);
+    build.can("echo x >~/open/new; test -z \"$TMPDIR\"");
+    build.cannot("cat ~/.ssh/id");
+    build.options.truncate(2);
+    let mut open = build.option(["--profile", "open"]);
+    open.can("cat ~/.ssh/id ~/.netrc");
+    open.cannot("cat ~/.aws/credentials");
+    open.options.truncate(2);
+    let open = open.option(["--profile", "opne"]);
+    open.run("true")
+        .exits(125)
+        .says("has no profile `opne`; it has build, open");
+    open.write("profiles.toml", "[build]\n\nwirte = []\n");
+    open.run("true")
+        .exits(125)
+        .says("profiles.toml, line 3: unknown field `wirte`");
+}
+
+fn escalations_are_confined_as_their_verdict_says(stage: Stage) {
+    let outside = stage.path("outside").display().to_string();
+    stage.gate.write_rules(&format!(
+        "prefix_rule([\"cp\"], \"escalate\")\n\
+         prefix_rule([\"tee\"], \"escalate\", execution = \"turn_default\")\n\
+         prefix_rule([\"install\"], \"escalate\", execution = permissions(network = \"denied\", write = [\"{outside}\"]))\n\
+         prefix_rule([\"cat\"], \"escalate\", execution = permissions(network = \"denied\", read = [\"/usr\", \"/lib\", \"/lib64\", \"{outside}\"]))\n\
+         prefix_rule([\"python3\"], \"escalate\", execution = permissions(network = \"allowed\"))\n\
+         fallback(\"run\")"
+    ));
+    wait_for_rules(
+        &stage,
+        "cp file.none $OUTSIDE 2>&1; cp /etc/hostname $OUTSIDE/escalated",
+    );
+    // Unsandboxed: what its user may.
+    stage.can("cp ~/.ssh/id $OUTSIDE/copied");
+    // The session's profile, afresh.
+    stage.can(
+        "echo x | tee mine >/dev/null && test -s mine && echo x | tee $TMPDIR/mine >/dev/null",
+    );
+    stage.cannot("echo x | tee $OUTSIDE/no");
+    // Permissions: what they name, and no more.
+    stage.can("install -m 644 mine $OUTSIDE/installed");
+    stage.cannot("install -m 644 mine other");
+    stage.cannot("install -m 644 ~/.ssh/id $OUTSIDE/stolen");
+    stage.can("cat $OUTSIDE/file");
+    stage.cannot("cat mine");
+    stage.cannot("cat /etc/passwd");
+    stage.cannot("cat ~/.ssh/id");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let connect = python(&format!(
+        "socket.create_connection((\"127.0.0.1\", {port}))"
+    ));
+    stage.can(&connect);
+    stage.cannot(&python("open(\"w\", \"w\")"));
+    stage
+        .outside("ls $OUTSIDE")
+        .prints("copied\nescalated\nfile\ninstalled\n");
+}
+
+/// Waits until the policy service has taken over its new rules: until this works.
+fn wait_for_rules(stage: &Stage, script: &str) {
+    process::wait_until("new rules", || stage.run(script).status.success());
+}
+
+fn verdicts_go_no_further_than_the_owners_bound(stage: Stage) {
+    let outside = stage.path("outside").display().to_string();
+    let home = stage.path("home").display().to_string();
+    stage.gate.write_rules(&format!(
+        "prefix_rule([\"cp\"], \"escalate\")\n\
+         prefix_rule([\"tee\"], \"escalate\", execution = \"turn_default\")\n\
+         prefix_rule([\"install\"], \"escalate\", execution = permissions(network = \"denied\", write = [\"{outside}\"]))\n\
+         prefix_rule([\"touch\"], \"escalate\", execution = permissions(network = \"denied\", write = [\"{home}\"]))\n\
+         prefix_rule([\"cat\"], \"escalate\", execution = permissions(network = \"denied\", read = [\"{home}/.ssh\"]))\n\
+         prefix_rule([\"python3\"], \"escalate\", execution = permissions(network = \"allowed\"))\n\
+         fallback(\"run\")"
+    ));
+    wait_for_rules(&stage, "echo x >m; install -m 644 m $OUTSIDE/first");
+    stage.write(
+        "profiles.toml",
+        &format!("[most]\nwrite = [\".\", \"{outside}\"]\n"),
+    );
+    let file = stage.path("profiles.toml").display().to_string();
+    let stage = stage.option(["--profiles", &file, "--escalation-bound", "most"]);
+    stage.can("install -m 644 m $OUTSIDE/second; echo x | tee again");
+    let refused = |script: &str, why: &str| {
+        let done = stage.run(script);
+        assert!(!done.status.success(), "{done}");
+        done.says("the gate's owner allows escalations no more than the profile `most` does")
+            .says(why);
+        assert!(!done.output().contains("secret-of-mine"), "{done}");
+    };
+    refused(
+        "cp m $OUTSIDE/third",
+        "the verdict is to run it under no sandbox",
+    );
+    refused("touch ~/new", &format!("the verdict grants writing {home}"));
+    refused(
+        "cat ~/.ssh/id",
+        &format!("the verdict grants reading {home}/.ssh"),
+    );
+    refused("python3 -c 1", "the verdict grants the network");
+    stage.outside("ls $OUTSIDE").prints("file\nfirst\nsecond\n");
+}
+
+fn the_session_says_what_is_enforced(stage: Stage) {
+    stage.gate.write_rules(
+        "def decide(exec):\n    s = exec.sandbox\n    return deny(reason = \" \".join([s.backend, s.enforcement, s.profile, \
+         str(s.not_enforced), s.version]))\n",
+    );
+    let expected = match stage.backend {
+        "landlock" => "landlock full default [] landlock ",
+        _ => "bubblewrap full default [] bubblewrap ",
+    };
+    process::wait_until("new rules", || {
+        stage.run("uname").errors().contains("denied")
+    });
+    stage.run("uname").says(expected);
+    let changed = stage.option(["--hide", "~/open"]);
+    changed.run("uname").says("full default (changed) []");
+}
+
+fn real_tools_work(stage: Stage) {
+    stage.can(
+        "set -e; export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; \
+         git init -q repo; cd repo; echo x >f; git add .; git commit -qm one; git mv f g; git commit -qam two; \
+         git clone -q . ../clone; git -C ../clone log --oneline | wc -l | grep -q 2; git gc -q; git fsck; git stash list",
+    );
+    stage.can(
+        "set -e; printf 'int main(void) { return 0; }\\n' >m.c; printf 'm: m.c\\n\\tcc -O1 -g -o m m.c -lm\\n' >Makefile; \
+         make -j4 && ./m && make -q",
+    );
+    stage.can(
+        "python3 -c 'import subprocess, tempfile, threading, concurrent.futures as c\nsubprocess.run([\"sh\", \"-c\", \"true\"], check=True)\n\
+         f = tempfile.TemporaryFile(); f.write(b\"x\")\nprint(list(c.ThreadPoolExecutor(4).map(abs, range(4))))'; \
+         python3 -m venv --without-pip v && v/bin/python -c 1",
+    );
+    if Path::new("/usr/bin/node").exists() {
+        stage.can(
+            "node -e 'require(\"fs\").writeFileSync(\"n\", \"x\"); require(\"child_process\").execSync(\"true\"); \
+             new (require(\"worker_threads\").Worker)(\"1\", {eval: true}).on(\"exit\", c => process.exit(c))'",
+        );
+    }
+    // Cargo's own program rather than what chooses one, which is in a home.
+    let cargo = std::env::var_os("CARGO")
+        .map(PathBuf::from)
+        .filter(|path| path.is_file());
+    if let Some(toolchain) = cargo.as_deref().and_then(|cargo| cargo.parent()?.parent()) {
+        let usable = Command::new("setpriv")
+            .args([
+                "--reuid",
+                "65534",
+                "--regid",
+                "65534",
+                "--clear-groups",
+                "--",
+            ])
+            .arg(toolchain.join("bin/rustc"))
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success());
+        if stage.user == User::Own || usable {
+            stage.can(&format!(
+                "set -e; export PATH={}/bin:$PATH CARGO_HOME=$PWD/cargo CARGO_NET_OFFLINE=true; mkdir -p c/src; cd c; \
+                 printf '[package]\\nname = \"small\"\\nversion = \"0.1.0\"\\nedition = \"2021\"\\n' >Cargo.toml; \
+                 printf 'fn main() {{ println!(\"built\"); }}\\n#[test] fn t() {{}}\\n' >src/main.rs; \
+                 printf 'fn main() {{}}\\n' >build.rs; cargo run -q; cargo test -q",
+                toolchain.display()
+            ));
+        }
+    }
+}
+
+#[test]
+fn a_sandbox_of_ones_own_is_a_command_line() {
+    let Some(stage) = Stage::new(
+        "command:env SANDBOXED={profile}:{network} {command}",
+        User::Own,
+        RUN,
+    ) else {
+        return;
+    };
+    stage
+        .run("true")
+        .exits(125)
+        .says("nobody but its owner knows what a sandbox of one's own enforces")
+        .says("hint: --accept-partial-sandbox");
+    let stage = stage.option(["--accept-partial-sandbox"]);
+    stage.can("echo $SANDBOXED").prints("default:off\n");
+}
+
+#[test]
+fn no_sandbox_is_said_loudly() {
+    let Some(stage) = Stage::new("none", User::Own, RUN) else {
+        return;
+    };
+    stage
+        .run("true")
+        .exits(0)
+        .says("no sandbox: what runs in this session can do all that its user can");
+    let stage = stage.option(["--hide", "/etc"]);
+    stage.run("true").exits(125).says("--hide needs a sandbox");
+}
+
+#[test]
+fn the_gates_own_files_are_hidden_wherever_they_are() {
+    let Some(stage) = Stage::new("landlock", User::Own, RUN) else {
+        return;
+    };
+    stage.write("outside/token", "secret-of-mine\n");
+    std::fs::set_permissions(
+        stage.path("outside/token"),
+        PermissionsExt::from_mode(0o600),
+    )
+    .expect("a mode");
+    let journal = stage.path("outside/journal");
+    std::fs::create_dir(&journal).expect("a directory");
+    std::fs::set_permissions(&journal, PermissionsExt::from_mode(0o700)).expect("a mode");
+    let token = stage.path("outside/token").display().to_string();
+    let stage = stage.option(["--journal", journal.to_str().expect("text")]);
+    let stage = stage.option(["--policy-token-file", &token]);
+    stage.cannot("cat $OUTSIDE/journal/*");
+    stage.cannot("cat $OUTSIDE/token");
+    stage.can("cat $OUTSIDE/file");
+}
+
+#[test]
+fn doctor_says_what_sandboxes_enforce() {
+    let done = process::run(Command::new(EXECGATE).args(["doctor", "--output", "json"]));
+    let json: Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    let findings = json["findings"].as_array().expect("findings");
+    let of = |subject: &str| {
+        let finding = findings
+            .iter()
+            .find(|finding| finding["subject"] == subject);
+        finding.expect("a finding")["detail"]
+            .as_str()
+            .expect("text")
+            .to_owned()
+    };
+    assert!(of("landlock").contains("--sandbox landlock"), "{done}");
+    assert!(of("bubblewrap").contains("--sandbox bubblewrap"), "{done}");
+}
+
+#[test]
+fn denials_are_explained_where_the_kernel_tells() {
+    for (backend, expected) in [
+        ("landlock", ["the sandbox refused:", "audit record"]),
+        (
+            "bubblewrap",
+            ["only --sandbox landlock", "only --sandbox landlock"],
+        ),
+    ] {
+        let Some(stage) = Stage::new(backend, User::Own, RUN) else {
+            continue;
+        };
+        let done = stage
+            .option(["--explain-denials"])
+            .run("cat ~/.ssh/id; true");
+        let errors = done.exits(0).errors();
+        assert!(expected.iter().any(|text| errors.contains(text)), "{done}");
+        if errors.contains("the sandbox refused:") {
+            assert!(errors.contains("home/.ssh/id (cat)"), "{done}");
+        }
+    }
+}

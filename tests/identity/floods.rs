@@ -1,0 +1,205 @@
+//! Peers that send as much as they can, and read nothing, or never finish what they began: the service's
+//! memory stays bounded, and other gates have their verdicts meanwhile.
+
+use std::time::Duration;
+
+use execgate::pb::v1;
+use http_body_util::StreamBody;
+use hyper::body::{Bytes, Frame};
+use prost::Message;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+use tonic::transport::Channel;
+use tower::{Service as _, ServiceExt};
+use v1::session_request::Event;
+
+use crate::scenario;
+use crate::service::{Place, Service};
+use crate::stranger::{Call, SESSION, connect, requested, started};
+
+/// What the service may grow by in a flood, in KiB: what waits for the store, and what is on its way.
+const GROWTH_KIB: u64 = 768 << 10;
+
+fn session(number: usize) -> String {
+    format!("{number:032x}")
+}
+
+/// An exec with an argument of so many bytes.
+fn long_exec(exec_id: u64, size: usize) -> Event {
+    let Event::ExecRequested(mut exec) = requested(exec_id) else {
+        panic!("another event");
+    };
+    exec.arguments = vec![b"true"[..].into(), vec![b'x'; size].into()];
+    Event::ExecRequested(exec)
+}
+
+/// Another gate has a verdict.
+async fn serves_others(service: &Service) {
+    let channel = connect(&service.address).await;
+    let mut modest = Call::open(channel, Some("m")).await.expect("a call");
+    modest.tell(1, started(SESSION, None)).await;
+    modest.tell(2, requested(1)).await;
+    assert_eq!(modest.verdict().await, "gate token:modest");
+}
+
+fn assert_bounded(service: &Service, before: u64) {
+    let grown = service.resident_kib().saturating_sub(before);
+    assert!(grown < GROWTH_KIB, "it grew by {} MiB", grown >> 10);
+}
+
+#[tokio::test]
+async fn questions_without_end_whose_answers_nobody_reads() {
+    scenario(async {
+        let place = Place::new();
+        let tokens = place.tokens(&[("greedy", "g"), ("modest", "m")]);
+        let service = place.serve(&[&"--tokens", &tokens]);
+        let before = service.resident_kib();
+        let mut calls = Vec::new();
+        let mut flood = tokio::task::JoinSet::new();
+        for connection in 0..4 {
+            let channel = connect(&service.address).await;
+            for number in 0..4 {
+                let call = Call::open(channel.clone(), Some("g"))
+                    .await
+                    .expect("a call");
+                let events = call.events.clone();
+                calls.push(call);
+                flood.spawn(async move {
+                    let mut sent = 0_u64;
+                    let session = session(connection * 4 + number + 1);
+                    let mut event = started(&session, None);
+                    // At some time nothing more is taken.
+                    loop {
+                        sent += 1;
+                        let request = v1::SessionRequest {
+                            sequence: sent,
+                            event_time: None,
+                            event: Some(event),
+                        };
+                        let sending = events.send(request);
+                        match tokio::time::timeout(Duration::from_secs(3), sending).await {
+                            Ok(Ok(())) => event = long_exec(sent, 256 << 10),
+                            Ok(Err(_)) | Err(_) => return sent,
+                        }
+                        if sent == 300 {
+                            return sent;
+                        }
+                    }
+                });
+            }
+        }
+        let mut sent = 0;
+        while let Some(count) = flood.join_next().await {
+            sent += count.expect("no panic");
+        }
+        assert!(sent > 1_000, "no flood: {sent} messages");
+        assert_bounded(&service, before);
+        serves_others(&service).await;
+        drop(calls);
+        serves_others(&service).await;
+    })
+    .await;
+}
+
+/// A call as bytes: messages as they come from the channel, in a body that has no end as long as that is open.
+async fn call_of_bytes(channel: &Channel) -> mpsc::Sender<Bytes> {
+    let (bytes, body) = mpsc::channel::<Bytes>(4);
+    let body = ReceiverStream::new(body).map(|bytes| Ok::<_, Status>(Frame::data(bytes)));
+    let request = hyper::Request::post("/execgate.policy.v1.PolicyService/Session")
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("authorization", "Bearer g")
+        .body(tonic::body::Body::new(StreamBody::new(body)))
+        .expect("a request");
+    let mut channel = channel.clone();
+    let ready = channel.ready().await.expect("a connection");
+    let response = ready.call(request);
+    // Whatever it is, nobody reads it.
+    tokio::spawn(async move {
+        if let Ok(response) = response.await {
+            std::future::pending::<()>().await;
+            drop(response);
+        }
+    });
+    bytes
+}
+
+#[tokio::test]
+async fn messages_that_are_never_finished() {
+    /// Almost as large as a message may be.
+    const SIZE: usize = 15 << 20;
+    scenario(async {
+        let place = Place::new();
+        let tokens = place.tokens(&[("greedy", "g"), ("modest", "m")]);
+        let service = place.serve(&[&"--tokens", &tokens]);
+        let before = service.resident_kib();
+        let piece = Bytes::from(vec![b'x'; 1 << 20]);
+        let mut calls = Vec::new();
+        for connection in 0..3 {
+            let channel = connect(&service.address).await;
+            for number in 0..24 {
+                let call = call_of_bytes(&channel).await;
+                let start = v1::SessionRequest {
+                    sequence: 1,
+                    event_time: None,
+                    event: Some(started(&session(connection * 24 + number + 1), None)),
+                };
+                let start = start.encode_to_vec();
+                let prefix = |length: usize| {
+                    let length = u32::try_from(length).expect("small").to_be_bytes();
+                    Bytes::from([&[0], &length[..]].concat())
+                };
+                let mut pieces = vec![prefix(start.len()), start.into(), prefix(SIZE)];
+                pieces.extend(std::iter::repeat_n(piece.clone(), SIZE >> 20));
+                // All but the last byte.
+                let last = pieces.pop().expect("a piece");
+                pieces.push(last.slice(1..));
+                for piece in pieces {
+                    let sending = call.send(piece);
+                    // Nothing more is taken, or the call is over.
+                    let sent = tokio::time::timeout(Duration::from_millis(100), sending).await;
+                    if !matches!(sent, Ok(Ok(()))) {
+                        break;
+                    }
+                }
+                calls.push(call);
+            }
+            assert_bounded(&service, before);
+        }
+        assert_bounded(&service, before);
+        serves_others(&service).await;
+        drop(calls);
+        serves_others(&service).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn calls_that_are_opened_and_given_up_at_once() {
+    scenario(async {
+        let place = Place::new();
+        let tokens = place.tokens(&[("greedy", "g"), ("modest", "m")]);
+        let service = place.serve(&[&"--tokens", &tokens]);
+        let before = service.resident_kib();
+        let mut flood = tokio::task::JoinSet::new();
+        for _ in 0..4 {
+            let channel = connect(&service.address).await;
+            flood.spawn(async move {
+                for _ in 0..1_000 {
+                    let call = Call::open(channel.clone(), Some("g"));
+                    // Most are given up before they are answered, some after.
+                    let _ = tokio::time::timeout(Duration::from_micros(200), call).await;
+                }
+            });
+        }
+        serves_others(&service).await;
+        while let Some(done) = flood.join_next().await {
+            done.expect("no panic");
+        }
+        assert_bounded(&service, before);
+        serves_others(&service).await;
+    })
+    .await;
+}
