@@ -451,7 +451,11 @@ impl Shared {
         match answer {
             Ok(Answer::Verdict { exec, verdict }) => {
                 let verdict = verdict.unwrap_or_else(|broken| {
-                    self.warn(&self.tally.broken_verdicts, Some(exec), &broken);
+                    self.warn(
+                        &self.tally.broken_verdicts,
+                        Some(exec),
+                        &format_args!("exec {exec}: {broken}"),
+                    );
                     Verdict::from(broken)
                 });
                 self.in_force(&verdict.policy_revision);
@@ -531,12 +535,12 @@ impl Shared {
             Stray::Unknown => self.warn(
                 &self.tally.unknown_verdicts,
                 Some(exec),
-                &"the exec was never asked",
+                &format_args!("exec {exec} was never asked"),
             ),
             Stray::Superfluous => self.warn(
                 &self.tally.superfluous_verdicts,
                 Some(exec),
-                &"the exec isn't open any more",
+                &format_args!("exec {exec} isn't open any more"),
             ),
         }
     }

@@ -90,10 +90,8 @@ fn a_service_killed_while_it_decides_denies(shell: &Shell) {
     done.says("Execution denied: the policy service can't be reached: ");
     // However often it is tried, that is said once.
     let warnings = done.errors();
-    let warnings: Vec<_> = warnings
-        .lines()
-        .filter(|line| line.contains("WARN"))
-        .collect();
+    let is_about_it = |line: &&str| line.contains("WARN") && line.contains("be reached");
+    let warnings: Vec<_> = warnings.lines().filter(is_about_it).collect();
     let [warning] = warnings[..] else {
         panic!("{done}");
     };

@@ -791,7 +791,7 @@ def decide(exec):
     assert!(matches!(release.decision, EscalationDecision::Escalate(_)));
     assert_eq!(release.reuse, None);
     let garbled = ask(&[(b"TOKEN", b"\xff", false)], &[]);
-    assert_eq!(garbled.reason, "{\"TOKEN\": \"\u{fffd}\"}False");
+    assert_eq!(garbled.reason, r#"{"TOKEN": "\ufffd"}False"#);
     let redacted = ask(&[(b"TOKEN", b"x", true)], &[1, 2]);
     assert_eq!(redacted.reason, "[\"TOKEN\"] [1, 2]");
 
