@@ -16,6 +16,7 @@ mod sandbox;
 mod service;
 mod sessions;
 mod startup;
+mod time;
 mod watch;
 
 use std::ffi::c_int;

@@ -1,5 +1,4 @@
 use std::collections::HashSet;
-use std::error::Error as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -11,12 +10,12 @@ use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::{Code, Request, Status};
+use tonic::{Request, Status};
 
 use super::backoff::{Awaited, Backoff};
 use super::codec::{EncodedEvent, LinkCodec, MESSAGE_LIMIT};
 use super::dialer::Dialer;
-use super::driver::{PATH, describe};
+use super::driver::{PATH, concerns_all, describe};
 use super::route::{Others, Round, Route};
 use crate::journal::{Journal, JournalError, KeptEvent, Left, LeftLoad, LeftSession};
 use crate::model::{SessionEndReason, SessionEvent, SessionId};
@@ -136,20 +135,6 @@ fn load(left: &[LeftSession]) -> Result<LeftLoad, JournalError> {
         };
     }
     Ok(load)
-}
-
-/// Whether a call that ended so would with any session: the service is away, or doesn't want this gate.
-fn concerns_all(status: &Status) -> bool {
-    status.source().is_some()
-        || matches!(
-            status.code(),
-            Code::Unavailable
-                | Code::DeadlineExceeded
-                | Code::Unauthenticated
-                | Code::Unimplemented
-                | Code::Cancelled
-                | Code::Unknown
-        )
 }
 
 /// Delivers a session at the first endpoint that takes it; tells how many events that were.

@@ -79,7 +79,6 @@ async fn call_again_and_again(shared: &Arc<Shared>, route: &Route) {
 
         let now = Instant::now();
         let cause = describe(&status);
-        shared.call_broke(status.code(), &cause);
         let quiet = now.saturating_duration_since(heard.unwrap_or(begun));
         if cause.contains("too_many_pings") {
             dialer.ping_seldom();
@@ -99,6 +98,7 @@ async fn call_again_and_again(shared: &Arc<Shared>, route: &Route) {
             }
         }
         let others = route.tried(&mut round, place, pb::after_status(status.code()));
+        shared.call_broke(&status, others, &cause);
         let is_over = shared.over.is_cancelled();
         shared.call_ended(others, round.next(), &cause);
         if others == Others::Untried {
@@ -173,18 +173,46 @@ async fn call(
         Err(status) => return status,
     };
     shared.update(SessionState::settled);
-    shared.call_answered(number);
     *heard = Some(Instant::now());
+    // A service that refuses the call may send headers before it says so.
+    let mut is_accepted = false;
     loop {
-        match answers.message().await {
+        let answer = tokio::select! {
+            biased;
+            answer = answers.message() => answer,
+            _ = settled.tick(), if !is_accepted => {
+                is_accepted = true;
+                shared.call_accepted(number);
+                continue;
+            }
+        };
+        match answer {
             Ok(Some(answer)) => {
                 shared.take(answer);
+                if !is_accepted {
+                    is_accepted = true;
+                    shared.call_accepted(number);
+                }
                 *heard = Some(Instant::now());
             }
             Ok(None) => return Status::ok("the service ended the call"),
             Err(status) => return status,
         }
     }
+}
+
+/// Whether a call that ended so would with any session: the service is away, or doesn't want this gate.
+pub(super) fn concerns_all(status: &Status) -> bool {
+    status.source().is_some()
+        || matches!(
+            status.code(),
+            Code::Unavailable
+                | Code::DeadlineExceeded
+                | Code::Unauthenticated
+                | Code::Unimplemented
+                | Code::Cancelled
+                | Code::Unknown
+        )
 }
 
 /// The status in words, with what the transport knows of its cause.

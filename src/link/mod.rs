@@ -43,6 +43,7 @@ mod endpoint;
 mod load;
 mod log;
 mod options;
+mod outage;
 mod outgoing;
 mod probe;
 mod route;
@@ -71,6 +72,7 @@ use crate::server::{BoxFuture, EscalationPolicy, PolicyError, SessionContext};
 use backlog::Work;
 use counters::Tally;
 use load::Pools;
+use outage::Outages;
 use route::Route;
 use session::{SessionLink, Shared};
 
@@ -81,6 +83,7 @@ pub struct PolicyLink {
     route: Arc<Route>,
     tally: Arc<Tally>,
     pools: Pools,
+    outages: Arc<Outages>,
     drivers: TaskTracker,
     sessions: Mutex<Vec<Weak<Shared>>>,
     /// Delivers what is left in the journal, from the first session on.
@@ -115,6 +118,7 @@ impl PolicyLink {
         Ok(Self {
             route: Arc::new(Route::new(&options)?),
             pools: Pools::new(&options),
+            outages: Arc::default(),
             options: Arc::new(options),
             tally: Arc::new(Tally::default()),
             drivers: TaskTracker::new(),
@@ -221,6 +225,7 @@ impl EscalationPolicy for PolicyLink {
         let shared = Arc::new(Shared::new(
             Arc::clone(&self.options),
             Arc::clone(&self.tally),
+            Arc::clone(&self.outages),
             self.pools.shares(&self.options),
             session.clone(),
         ));

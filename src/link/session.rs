@@ -10,12 +10,14 @@ use prost::bytes::Bytes;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tonic::Code;
+use tonic::{Code, Status};
 
 use super::codec::BODY_LIMIT;
 use super::counters::{Counter, Tally};
+use super::driver::concerns_all;
 use super::load::Shares;
 use super::options::{Audit, LinkOptions, OnUnavailable};
+use super::outage::{Outages, Said};
 use super::route::Others;
 use super::state::{AttemptNow, CallNumber, Expiry, Load, Refusal, SessionState, Stray, ToSend};
 use crate::journal::{Attendance, Changes, Fate, Since, Source};
@@ -57,6 +59,10 @@ pub(super) struct Shared {
     attendance: OnceLock<Attendance>,
     /// The session's part of what all sessions may have.
     shares: Shares,
+    /// When the service can't be reached, by any session.
+    outages: Arc<Outages>,
+    /// When it refuses this session alone.
+    refusals: Outages,
 }
 
 #[derive(Debug)]
@@ -272,6 +278,7 @@ impl Shared {
     pub(super) fn new(
         options: Arc<LinkOptions>,
         tally: Arc<Tally>,
+        outages: Arc<Outages>,
         shares: Shares,
         session: SessionContext,
     ) -> Self {
@@ -300,6 +307,8 @@ impl Shared {
             first,
             attendance: OnceLock::new(),
             shares,
+            outages,
+            refusals: Outages::default(),
         }
     }
 
@@ -454,7 +463,11 @@ impl Shared {
         match answer {
             Ok(Answer::Verdict { exec, verdict }) => {
                 let verdict = verdict.unwrap_or_else(|broken| {
-                    self.warn(&self.tally.broken_verdicts, Some(exec), &broken);
+                    self.warn(
+                        &self.tally.broken_verdicts,
+                        Some(exec),
+                        &format_args!("exec {exec}: {broken}"),
+                    );
                     Verdict::from(broken)
                 });
                 self.in_force(&verdict.policy_revision);
@@ -534,7 +547,7 @@ impl Shared {
             Stray::Unknown => self.warn(
                 &self.tally.unknown_verdicts,
                 Some(exec),
-                &"the exec was never asked",
+                &format_args!("exec {exec} was never asked"),
             ),
             // Nobody's fault.
             Stray::Crossed => {
@@ -543,7 +556,7 @@ impl Shared {
             Stray::Superfluous => self.warn(
                 &self.tally.superfluous_verdicts,
                 Some(exec),
-                &"the exec isn't open any more",
+                &format_args!("exec {exec} isn't open any more"),
             ),
         }
     }
@@ -574,18 +587,52 @@ impl Shared {
         }
     }
 
-    /// Counts a call that ended early, and logs as [`warn`](Self::warn) does.
-    pub(super) fn call_broke(&self, code: Code, cause: &str) {
-        let count = self.tally.broken_calls.add(1);
-        if count.is_power_of_two() {
-            tracing::warn!(session = %self.session.description.id, count, ?code, "a call to the policy service ended: {cause}");
+    /// Counts a call that ended early, and says so where that is news.
+    pub(super) fn call_broke(&self, status: &Status, others: Others, cause: &str) {
+        self.tally.broken_calls.add(1);
+        let (session, trace) = (self.session.description.id, self.trace());
+        let (trace, code) = (trace.trace(), status.code());
+        if others == Others::Untried {
+            tracing::info!(%session, trace, ?code, "a call ended, and another endpoint is tried: {cause}");
+            return;
+        }
+        tracing::debug!(%session, trace, ?code, "a call ended: {cause}");
+        let now = Instant::now();
+        // A service that restarts may end calls cleanly.
+        let (what, said) = if code == Code::Ok || concerns_all(status) {
+            ("can't be reached", self.outages.lost(now))
+        } else {
+            ("refuses the session", self.refusals.lost(now))
+        };
+        match said {
+            Some(Said::Lost) => tracing::warn!(
+                %session, trace, ?code,
+                "the policy service {what}: {cause}; it is tried again until it is back"
+            ),
+            Some(Said::StillLost(since, attempts)) => tracing::warn!(
+                %session, trace, ?code, ?since, attempts,
+                "the policy service still {what}: {cause}"
+            ),
+            Some(Said::Back(..)) | None => {}
         }
     }
 
-    /// The service has answered a call.
-    pub(super) fn call_answered(&self, number: CallNumber) {
+    /// The service has taken a call, and hasn't refused it at once.
+    pub(super) fn call_accepted(&self, number: CallNumber) {
         if number.is_another() {
             self.tally.resumed_calls.add(1);
+        }
+        let now = Instant::now();
+        for outages in [&*self.outages, &self.refusals] {
+            if let Some(Said::Back(since, attempts)) = outages.back(now) {
+                tracing::warn!(
+                    session = %self.session.description.id,
+                    trace = self.trace().trace(),
+                    ?since,
+                    attempts,
+                    "the policy service is back"
+                );
+            }
         }
     }
 

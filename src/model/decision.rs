@@ -173,7 +173,7 @@ pub enum DecisionCode {
 
 impl DecisionCode {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Verdict,
         Self::Reused,
         Self::TimedOut,
@@ -183,6 +183,8 @@ impl DecisionCode {
         Self::SessionEnded,
         Self::InvalidRequest,
         Self::Unrecorded,
+        Self::ProgramUnprotected,
+        Self::ProgramUnidentified,
     ];
 
     /// The code's stable name, such as `timed-out`.

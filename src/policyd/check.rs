@@ -1,6 +1,6 @@
 //! `check`: what rules would answer, and why, without any service.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +14,8 @@ use serde_json::json;
 use super::described;
 use super::identity::GateIdentity;
 use super::rules::{
-    Answer, ExecFacts, OpinionReuseScope, Rules, RulesError, Ruling, SessionFacts, UserFacts,
+    Answer, EnvironmentFact, ExecFacts, OpinionReuseScope, Rules, RulesError, Ruling, SessionFacts,
+    UserFacts,
 };
 use super::text;
 use crate::model::{
@@ -56,6 +57,11 @@ pub struct CheckArgs {
     /// Label of the session. May be given more than once.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     pub labels: Vec<(String, String)>,
+
+    /// Variable of the command's environment that the rules ask for, as a gate whose owner allows it
+    /// would send it. May be given more than once.
+    #[arg(long = "environment", value_name = "NAME=VALUE", value_parser = variable)]
+    pub environment: Vec<(OsString, OsString)>,
 
     /// Gate of the session, as `exec.gate` has it: uri:URI, dns:NAME, token:NAME, uid:NUMBER or
     /// anonymous.
@@ -131,6 +137,15 @@ pub enum CheckError {
         /// The command, fit to show.
         name: String,
     },
+    /// A variable that the rules don't ask for.
+    #[error(
+        "--environment {name}: the rules don't ask for it, so that no gate would send it; \
+         request_environment([...]) names what is asked for"
+    )]
+    NotRequested {
+        /// Its name, fit to show.
+        name: String,
+    },
     /// The current directory isn't known.
     #[error("finding the current directory: {source}; give --workdir")]
     Workdir {
@@ -150,7 +165,10 @@ impl CheckError {
     /// The program's exit code for it.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Rules(_) | Self::NotFound { .. } | Self::Workdir { .. } => 2,
+            Self::Rules(_)
+            | Self::NotFound { .. }
+            | Self::NotRequested { .. }
+            | Self::Workdir { .. } => 2,
             Self::Write { .. } => 1,
         }
     }
@@ -160,6 +178,13 @@ fn label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("write KEY=VALUE".to_owned()),
+    }
+}
+
+fn variable(text: &str) -> Result<(OsString, OsString), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
+        _ => Err("write NAME=VALUE".to_owned()),
     }
 }
 
@@ -203,14 +228,35 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<CheckAnswer, CheckEr
         workdir: workdir.as_os_str().as_bytes().to_vec(),
         ..SessionFacts::default()
     };
+    for (name, _) in &args.environment {
+        let mut asked = rules.requested_environment().iter();
+        if !asked.any(|asked| asked == name.as_bytes()) {
+            return Err(CheckError::NotRequested {
+                name: text::quoted(name.as_bytes()),
+            });
+        }
+    }
+    let given = args.environment.iter().map(|(name, _)| name.clone());
+    let names: BTreeSet<OsString> = std::env::vars_os()
+        .map(|(name, _)| name)
+        .chain(given)
+        .collect();
     let (executable, workdir_protection) = looked_at(&file, &workdir, args.user.uid);
-    let names: Vec<OsString> = std::env::vars_os().map(|(name, _)| name).collect();
     let facts = ExecFacts {
         id: ExecId(1),
         file: file.as_os_str().as_bytes(),
         argv: args.command.iter().map(|word| word.as_bytes()).collect(),
         workdir: workdir.as_os_str().as_bytes(),
         environment_names: names.iter().map(|name| name.as_bytes()).collect(),
+        environment: args
+            .environment
+            .iter()
+            .map(|(name, value)| EnvironmentFact {
+                name: name.as_bytes(),
+                value: value.as_bytes(),
+                is_redacted: false,
+            })
+            .collect(),
         redacted_arguments: &[],
         executable: Some(&executable),
         workdir_protection,

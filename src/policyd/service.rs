@@ -30,7 +30,8 @@ use super::identity::GateIdentity;
 use super::numbers::{Counted, ServiceNumbers};
 use super::owners::Owners;
 use super::rules::{
-    ExecFacts, OpinionReuse, OpinionReuseScope, Rules, Ruling, SessionFacts, UserFacts,
+    EnvironmentFact, ExecFacts, OpinionReuse, OpinionReuseScope, Rules, Ruling, SessionFacts,
+    UserFacts,
 };
 use super::sessions::{CODE_TERMINATED, Sessions};
 use super::store::{Journal, Store};
@@ -262,19 +263,22 @@ impl Call {
             Some(_) => v1::EventAcknowledgement::Stored,
             None => v1::EventAcknowledgement::None,
         };
-        let (revision, digest) = {
+        let (revision, variables, digest) = {
             // What was changed before isn't news to a session that begins now.
             let rules = self.setting.rules.borrow_and_update();
+            let asked = rules.requested_environment().iter();
+            let variables = asked.map(|name| name.clone().into()).collect();
             let digest = if rules.requests_digests() {
                 v1::ExecutableDigest::Sha256
             } else {
                 v1::ExecutableDigest::Unspecified
             };
-            (rules.revision().to_owned(), digest)
+            (rules.revision().to_owned(), variables, digest)
         };
         self.answer(Answer::SessionAccepted(v1::SessionAccepted {
             event_acknowledgement: acknowledgement.into(),
             policy_revision: revision,
+            requested_environment_names: variables,
             stored_sequence: stored,
             requested_executable_digest: digest.into(),
             ..v1::SessionAccepted::default()
@@ -381,13 +385,14 @@ impl Call {
                     }
                 }
                 event = self.events.message() => {
-                    let Some(request) = event.map_err(|status| unreadable(&status))? else {
+                    let Some(mut request) = event.map_err(|status| unreadable(&status))? else {
                         return Ok(());
                     };
                     let received = Instant::now();
                     within_bounds(&request)?;
                     let answer = self.react(session, conversation, &request, received).await?;
                     if let Some(journal) = &mut journal {
+                        forget_values(&mut request);
                         journal.record(request, answer);
                     }
                 }
@@ -605,6 +610,19 @@ fn within_bounds(request: &v1::SessionRequest) -> Result<(), Status> {
     }
 }
 
+/// Values of the environment are for deciding by, and not for the record.
+fn forget_values(request: &mut v1::SessionRequest) {
+    let exec = match &mut request.event {
+        Some(Event::ExecRequested(exec)) => exec,
+        Some(Event::ExecReused(reused)) => match &mut reused.exec {
+            Some(exec) => exec,
+            None => return,
+        },
+        _ => return,
+    };
+    exec.environment_variables.clear();
+}
+
 /// The gate may have another one: it is to call again at once.
 fn no_longer_valid() -> Status {
     Status::unavailable("the token of this call isn't valid any more")
@@ -667,6 +685,15 @@ fn ruling(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> Ru
             .environment_names
             .iter()
             .map(|name| &name[..])
+            .collect(),
+        environment: exec
+            .environment_variables
+            .iter()
+            .map(|variable| EnvironmentFact {
+                name: &variable.name,
+                value: &variable.value,
+                is_redacted: variable.redaction() == v1::Redaction::Replaced,
+            })
             .collect(),
         redacted_arguments: &exec.redacted_arguments,
         executable: exec.executable.as_ref(),

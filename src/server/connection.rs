@@ -1,18 +1,19 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::share::{Held, Share};
 use crate::sys::readiness;
 use crate::sys::socket::{self, Received, Wait};
 use crate::wire::{self, FrameError, FrameReader, MAX_FOLLOWING_FRAME};
 
-/// A message up to this size, in bytes, needs no share of the session's budget for long ones.
-const SHORT: usize = 256 << 10;
+/// How long a message waits for room in the gate's memory.
+const ROOM_TIME: Duration = Duration::from_secs(5);
 
 /// One request's own stream, with a wrapper at its other end.
 ///
@@ -22,15 +23,20 @@ pub(super) struct Connection {
     stream: AsyncFd<OwnedFd>,
     reader: FrameReader,
     descriptors: Vec<OwnedFd>,
-    budget: Arc<Semaphore>,
-    /// Of the budget, for as long as the long message is in memory.
-    share: Option<OwnedSemaphorePermit>,
+    /// For the request. What follows it is short, and takes none.
+    memory: Option<Arc<Share>>,
+    held: Option<Held>,
 }
+
+/// How much of a message that there is no room for is received at once, in bytes.
+const DISCARDED: usize = 64 << 10;
 
 /// A message and the descriptors that came with it.
 pub(super) struct Frame {
     pub(super) message: Vec<u8>,
     pub(super) descriptors: Vec<OwnedFd>,
+    /// What it has of the session's memory.
+    pub(super) held: Option<Held>,
 }
 
 /// Why no message came.
@@ -39,6 +45,9 @@ pub(super) enum ReceiveError {
     /// The wrapper has closed its end between two messages.
     #[error("the asking process closed its end")]
     Closed,
+    /// There was no room for it.
+    #[error("too many bytes of requests are held by the gate")]
+    NoRoom,
     /// What came is no message.
     #[error("{0}")]
     Malformed(String),
@@ -51,24 +60,19 @@ impl From<FrameError> for ReceiveError {
 }
 
 impl Connection {
-    /// Takes a stream; `budget` is the session's for long messages, in bytes.
-    pub(super) fn new(stream: OwnedFd, budget: Arc<Semaphore>) -> io::Result<Self> {
+    /// Takes a stream; `memory` is the session's for messages, in bytes.
+    pub(super) fn new(stream: OwnedFd, memory: Arc<Share>) -> io::Result<Self> {
         Ok(Self {
             stream: readiness::watch(stream, Interest::READABLE | Interest::WRITABLE)?,
             reader: FrameReader::default(),
             descriptors: Vec::new(),
-            budget,
-            share: None,
+            memory: Some(memory),
+            held: None,
         })
     }
 
     pub(super) fn socket(&self) -> std::os::fd::BorrowedFd<'_> {
         self.stream.get_ref().as_fd()
-    }
-
-    /// Gives back the share of the budget, once what was in a long message isn't needed any more.
-    pub(super) fn forget_message(&mut self) {
-        self.share = None;
     }
 
     /// Waits for one whole message, with `most` descriptors at the most: where none belong, none are
@@ -81,12 +85,21 @@ impl Connection {
                 return Ok(Frame {
                     message,
                     descriptors: std::mem::take(&mut self.descriptors),
+                    held: self.held.take(),
                 });
             }
             let wanted = self.reader.wanted()?;
-            if wanted > SHORT && self.share.is_none() {
-                let bytes = u32::try_from(wanted).unwrap_or(u32::MAX);
-                self.share = self.budget.clone().acquire_many_owned(bytes).await.ok();
+            if let Some(memory) = &self.memory
+                && self.reader.has_length()
+            {
+                let room = memory.hold(wanted);
+                let Ok(held) = tokio::time::timeout(ROOM_TIME, room).await else {
+                    // Who still sends hears of nothing until that is done.
+                    let _ = tokio::time::timeout(ROOM_TIME, self.discard(wanted)).await;
+                    return Err(ReceiveError::NoRoom);
+                };
+                self.held = Some(held);
+                self.memory = None;
             }
             // Who never stops sending isn't served alone.
             tokio::task::coop::consume_budget().await;
@@ -121,6 +134,26 @@ impl Connection {
                 )));
             }
         }
+    }
+
+    /// Receives so many bytes and keeps none.
+    async fn discard(&mut self, mut rest: usize) -> io::Result<()> {
+        let mut buffer = vec![0; rest.min(DISCARDED)];
+        while rest > 0 {
+            let length = rest.min(buffer.len());
+            let buffer = &mut buffer[..length];
+            let received = self
+                .stream
+                .async_io(Interest::READABLE, |stream| {
+                    socket::receive(stream.as_fd(), buffer, Wait::Never)
+                })
+                .await?;
+            if received.bytes == 0 {
+                break;
+            }
+            rest -= received.bytes.min(rest);
+        }
+        Ok(())
     }
 
     /// Sends one message whole.
@@ -159,15 +192,17 @@ fn send_some(stream: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::Pool;
     use crate::sys::socket::{Kind, pair, send};
 
     #[tokio::test]
-    async fn a_long_message_counts_for_as_long_as_it_is_needed() {
-        const BUDGET: usize = 1 << 20;
-        let budget = Arc::new(Semaphore::new(BUDGET));
+    async fn a_message_counts_for_as_long_as_it_is_needed() {
+        const LENGTH: usize = 256 << 10;
+        let pool = Pool::new(1 << 20);
+        let memory = Arc::new(pool.share(1 << 20));
         let (ours, gates) = pair(Kind::Stream).unwrap();
-        let mut connection = Connection::new(gates, budget.clone()).unwrap();
-        let frame = wire::encode(&"x".repeat(SHORT)).unwrap();
+        let mut connection = Connection::new(gates, memory).unwrap();
+        let frame = wire::encode(&"x".repeat(LENGTH)).unwrap();
         let length = frame.len();
         let sender = std::thread::spawn(move || {
             let mut rest = &frame[..];
@@ -177,11 +212,10 @@ mod tests {
             ours
         });
         let received = connection.receive(0).await.unwrap();
-        assert!(received.message.len() > SHORT);
-        let left = budget.available_permits();
-        assert!(left <= BUDGET - SHORT && left + length >= BUDGET, "{left}");
-        connection.forget_message();
-        assert_eq!(budget.available_permits(), BUDGET);
+        assert!(received.message.len() > LENGTH);
+        assert!(pool.used() > LENGTH && pool.used() <= length);
+        drop(received.held);
+        assert_eq!(pool.used(), 0);
         drop(sender.join().unwrap());
     }
 }

@@ -14,7 +14,7 @@ use super::executor::{
 };
 use super::policy::EscalationPolicy;
 use super::reuse::GateVerdicts;
-use super::session::{EscalationSession, Start, WrapperAlias};
+use super::session::{EscalationSession, GateBounds, GatePools, Start, WrapperAlias};
 use super::stopwatch::Stopwatch;
 use crate::model::{ExecOutcome, SandboxReport, SessionDescription, SessionEndReason, SessionId};
 use crate::program::Digests;
@@ -27,6 +27,7 @@ pub struct EscalateServer {
     policy: Arc<dyn EscalationPolicy>,
     alias: WrapperAlias,
     verdicts: GateVerdicts,
+    pools: GatePools,
     reuse_limit: Duration,
     digests: Arc<Digests>,
     owner: OwnersEnvironment,
@@ -94,6 +95,7 @@ impl EscalateServer {
             policy,
             alias: WrapperAlias::None,
             verdicts: GateVerdicts::default(),
+            pools: GatePools::new(GateBounds::default()),
             reuse_limit: REUSE_LIMIT,
             digests: Arc::default(),
             owner: OwnersEnvironment::of_this_process(),
@@ -104,6 +106,13 @@ impl EscalateServer {
     #[must_use]
     pub fn with_reuse_limit(mut self, longest: Duration) -> Self {
         self.reuse_limit = longest;
+        self
+    }
+
+    /// What all sessions may have together, those that are started from here on.
+    #[must_use]
+    pub fn with_bounds(mut self, bounds: GateBounds) -> Self {
+        self.pools = GatePools::new(bounds);
         self
     }
 
@@ -154,6 +163,7 @@ impl EscalateServer {
             stopwatch: Stopwatch::new(params.timeout),
             parent: parent.clone(),
             verdicts: self.verdicts.clone(),
+            pools: self.pools.clone(),
             reuse_limit: self.reuse_limit,
             digests: self.digests.clone(),
             owner: self.owner.clone(),

@@ -50,6 +50,8 @@ pub(super) enum Input {
     Requested,
     /// What has arrived is no valid message; the reason in words.
     Malformed(String),
+    /// There was no room for what was to arrive; the reason in words.
+    Overloaded(String),
     /// The policy has decided, or failed to, which is a denial by now.
     Decided(Verdict),
     /// Descriptors and context have arrived.
@@ -126,6 +128,9 @@ pub(super) fn step(state: State, input: Input) -> (State, Vec<Action>) {
             State::Over,
             vec![Action::Refuse(format!("invalid request: {reason}"))],
         ),
+        (State::Asking, Input::Overloaded(reason)) => {
+            decided(Verdict::denied(DecisionCode::Overloaded, reason))
+        }
         (State::Asking, Input::AskerGone | Input::SessionOver(_)) => (State::Over, vec![]),
 
         (State::Deciding, Input::Decided(verdict)) => decided(verdict),

@@ -38,8 +38,8 @@ pub use executor::{
 };
 pub use policy::{BoxFuture, EscalationPolicy, PolicyError, SessionContext, SessionTerminator};
 pub use reuse::{Forgotten, ReusableVerdicts};
-pub use session::{EscalationSession, WrapperAlias};
-pub use share::{Full, Pool, Share};
+pub use session::{EscalationSession, GateBounds, WrapperAlias};
+pub use share::{Full, Held, Pool, Share};
 pub use stopwatch::{Pause, Stopwatch};
 
 impl From<crate::sys::process::ProcessEnd> for crate::model::ExecOutcome {

@@ -19,6 +19,7 @@ use super::executor::{EscalatedExec, PreparedExec};
 use super::intercept::{Action, Input, State, step};
 use super::policy::PolicyError;
 use super::session::Shared;
+use super::share::Held;
 use super::tracker::Watching;
 use crate::model::{
     DecisionCode, Enforcement, Environment, EnvironmentDifference, EscalationDecision,
@@ -95,6 +96,8 @@ struct Request<'a> {
     refusal: Option<Refusal>,
     /// What the wrapper sent while its command was being started.
     early: VecDeque<Input>,
+    /// What its message has of the session's memory.
+    held: Option<Held>,
     /// The right to have a command started, which others wait for.
     turn: Option<OwnedSemaphorePermit>,
     /// Which of the command's descriptors are directories that the session can write.
@@ -167,6 +170,7 @@ impl<'a> Request<'a> {
             escalation: None,
             refusal: None,
             early: VecDeque::new(),
+            held: None,
             turn: None,
             copies: None,
             writable_directories: Vec::new(),
@@ -264,10 +268,24 @@ impl<'a> Request<'a> {
     async fn receive_request(&mut self) -> Input {
         let frame = match receive_in_time(&mut self.connection, 0).await {
             Ok(frame) => frame,
+            Err(input @ Input::Overloaded(_)) => {
+                // It is told of nevertheless, by an id alone.
+                let exec = self.intercepted(EscalateRequest {
+                    file: OsString::new(),
+                    argv: Vec::new(),
+                    workdir: OsString::new(),
+                    env: Environment(Vec::new()),
+                    notices: false,
+                });
+                self.id = Some(exec.id);
+                self.exec = Some(Arc::new(exec));
+                return input;
+            }
             Err(input) => return input,
         };
         match EscalateRequest::decode(&frame.message) {
             Ok(request) => {
+                self.held = frame.held;
                 self.asked_file.clone_from(&request.file);
                 self.notices = request.notices;
                 let mut exec = self.intercepted(request);
@@ -422,7 +440,9 @@ impl<'a> Request<'a> {
                 self.peer_gone = true;
                 return match error {
                     ReceiveError::Closed => Input::AskerGone,
-                    ReceiveError::Malformed(reason) => Input::Malformed(reason),
+                    ReceiveError::NoRoom | ReceiveError::Malformed(_) => {
+                        Input::Malformed(error.to_string())
+                    }
                 };
             }
         };
@@ -676,7 +696,7 @@ impl<'a> Request<'a> {
             .map_err(|error| failure(format!("cannot start the command: {error}")))?;
         let program_was_asked = program == exec.file;
         drop(exec);
-        self.connection.forget_message();
+        self.held = None;
         let supervisor = readiness::watch(supervisor, Interest::READABLE)
             .map_err(|error| failure(format!("cannot watch the command: {error}")))?;
         self.child = Some(Child {
@@ -878,6 +898,7 @@ async fn receive_in_time(connection: &mut Connection, most: usize) -> Result<Fra
     match tokio::time::timeout(MESSAGE_TIME, connection.receive(most)).await {
         Ok(Ok(frame)) => Ok(frame),
         Ok(Err(ReceiveError::Closed)) => Err(Input::AskerGone),
+        Ok(Err(error @ ReceiveError::NoRoom)) => Err(Input::Overloaded(error.to_string())),
         Ok(Err(ReceiveError::Malformed(reason))) => Err(Input::Malformed(reason)),
         Err(_) => Err(Input::Malformed(format!(
             "no whole message within {} s",

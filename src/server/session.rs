@@ -19,6 +19,7 @@ use super::executor::{ShellCommandExecutor, VerdictCounts};
 use super::policy::{EscalationPolicy, SessionContext, SessionTerminator};
 use super::request;
 use super::reuse::{GateVerdicts, ReusableVerdicts};
+use super::share::{Pool, Share};
 use super::tracker::ProcessTracker;
 use super::{ServerError, Stopwatch};
 use crate::model::{
@@ -45,8 +46,46 @@ const WHILE_STARTING: usize = 20;
 /// Descriptors of a gate for what isn't a request.
 const FOR_ALL_ELSE: usize = 24;
 
-/// Memory that a session's long messages may take together, in bytes.
-const LONG_MESSAGES: usize = 256 << 20;
+/// Memory that the messages of a session's requests may take together, in bytes.
+const MESSAGES: usize = 256 << 20;
+
+/// What all sessions of a gate may have together. A session may have half of what the others leave, and no
+/// more than its own bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GateBounds {
+    /// Most requests that are served at once; 4,096 by default, and fewer where there are few descriptors. The
+    /// next waits.
+    pub requests: usize,
+    /// Most bytes of their messages; 1 GiB by default. The next waits for five seconds, and is then refused
+    /// with [`DecisionCode::Overloaded`](crate::model::DecisionCode::Overloaded).
+    pub message_bytes: usize,
+}
+
+impl Default for GateBounds {
+    fn default() -> Self {
+        Self {
+            requests: 4 * MAX_REQUESTS,
+            message_bytes: 1 << 30,
+        }
+    }
+}
+
+/// What all sessions of a gate share.
+#[derive(Debug, Clone)]
+pub(super) struct GatePools {
+    requests: Pool,
+    message_bytes: Pool,
+}
+
+impl GatePools {
+    pub(super) fn new(bounds: GateBounds) -> Self {
+        let descriptors = descriptors_for_requests() / WHILE_SERVED;
+        Self {
+            requests: Pool::new(bounds.requests.min(descriptors)),
+            message_bytes: Pool::new(bounds.message_bytes),
+        }
+    }
+}
 
 /// Memory that copies of programs which commands of a session execute may take together, in bytes.
 const COPIES: usize = 512 << 20;
@@ -67,15 +106,16 @@ pub(super) struct Shared {
     pub(super) tasks: TaskTracker,
     /// Cancelled when the session is over.
     pub(super) over: CancellationToken,
-    /// For long messages, in bytes.
-    pub(super) budget: Arc<Semaphore>,
+    /// For requests' messages, in bytes.
+    pub(super) memory: Arc<Share>,
+    /// For requests that are served.
+    requests: Arc<Share>,
     /// For commands that are being started.
     pub(super) starting: Arc<Semaphore>,
     /// For copies of programs, in bytes.
     pub(super) copies: Arc<Semaphore>,
     pub(super) examiner: Examiner,
     pub(super) owner: OwnersEnvironment,
-    rooms: Rooms,
     last_exec: AtomicU64,
     counts: Counts,
     end: OnceLock<End>,
@@ -139,6 +179,7 @@ pub(super) struct Start {
     pub(super) stopwatch: Stopwatch,
     pub(super) parent: CancellationToken,
     pub(super) verdicts: GateVerdicts,
+    pub(super) pools: GatePools,
     pub(super) reuse_limit: Duration,
     pub(super) digests: Arc<Digests>,
     pub(super) owner: OwnersEnvironment,
@@ -178,12 +219,12 @@ impl EscalationSession {
             executor: start.executor,
             tasks: TaskTracker::new(),
             over: start.parent.child_token(),
-            budget: Arc::new(Semaphore::new(LONG_MESSAGES)),
+            memory: Arc::new(start.pools.message_bytes.share(MESSAGES)),
+            requests: Arc::new(start.pools.requests.share(rooms.requests)),
             starting: Arc::new(Semaphore::new(rooms.starting)),
             copies: Arc::new(Semaphore::new(COPIES)),
             examiner: Examiner::new(places, start.digests),
             owner: start.owner,
-            rooms,
             last_exec: AtomicU64::new(0),
             counts: Counts::default(),
             end: OnceLock::new(),
@@ -287,13 +328,10 @@ async fn watch_for_end(shared: Arc<Shared>, client: Arc<Mutex<Option<OwnedFd>>>)
 
 /// Takes handshakes until the session is over.
 async fn serve(shared: Arc<Shared>, server: AsyncFd<OwnedFd>) {
-    let requests = Arc::new(Semaphore::new(shared.rooms.requests));
     let over = shared.over.clone();
     let take = async {
         loop {
-            let Ok(permit) = requests.clone().acquire_owned().await else {
-                return;
-            };
+            let turn = shared.requests.hold(1).await;
             let handshake = match receive_handshake(server.get_ref()) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                     server.async_io(Interest::READABLE, receive_handshake).await
@@ -304,12 +342,12 @@ async fn serve(shared: Arc<Shared>, server: AsyncFd<OwnedFd>) {
                 .map_err(|error| error.to_string())
                 .and_then(accept)
             {
-                Ok(stream) => match Connection::new(stream, shared.budget.clone()) {
+                Ok(stream) => match Connection::new(stream, shared.memory.clone()) {
                     Ok(connection) => {
                         let shared_here = shared.clone();
                         shared.tasks.spawn(async move {
                             request::serve(&shared_here, connection).await;
-                            drop(permit);
+                            drop(turn);
                         });
                     }
                     Err(error) => note_dropped(&shared, &error.to_string()),
@@ -370,12 +408,17 @@ struct Rooms {
     starting: usize,
 }
 
+/// How many descriptors this process may have for requests.
+fn descriptors_for_requests() -> usize {
+    let files = limits::open_files().map_or(1024, |limit| limit.soft);
+    let files = usize::try_from(files).unwrap_or(usize::MAX);
+    files.saturating_sub(FOR_ALL_ELSE)
+}
+
 impl Rooms {
     /// For the descriptors that this process may have.
     fn new() -> Self {
-        let files = limits::open_files().map_or(1024, |limit| limit.soft);
-        let files = usize::try_from(files).unwrap_or(usize::MAX);
-        let rest = files.saturating_sub(FOR_ALL_ELSE);
+        let rest = descriptors_for_requests();
         let starting = (rest / 3 / WHILE_STARTING).clamp(1, MAX_STARTING);
         let requests = rest.saturating_sub(starting * WHILE_STARTING) / WHILE_SERVED;
         Self {

@@ -1,7 +1,10 @@
 //! Bounds that all sessions of a gate have in common.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
 
 /// So much of something for all sessions of a gate together. Clones are the same pool.
 ///
@@ -14,6 +17,8 @@ pub struct Pool(Arc<Inner>);
 struct Inner {
     most: usize,
     used: AtomicUsize,
+    /// Tells those who wait that some was given back.
+    freed: Notify,
 }
 
 /// One session's part of a [`Pool`]; what it has is given back when it is dropped.
@@ -22,6 +27,13 @@ pub struct Share {
     pool: Pool,
     most: usize,
     used: AtomicUsize,
+}
+
+/// What a session has taken; given back when it is dropped.
+#[derive(Debug)]
+pub struct Held {
+    share: Arc<Share>,
+    amount: usize,
 }
 
 /// That a session may have no more at present.
@@ -35,6 +47,7 @@ impl Pool {
         Self(Arc::new(Inner {
             most,
             used: AtomicUsize::new(0),
+            freed: Notify::new(),
         }))
     }
 
@@ -52,6 +65,11 @@ impl Pool {
     #[must_use]
     pub fn most(&self) -> usize {
         self.0.most
+    }
+
+    fn give_back(&self, amount: usize) {
+        self.0.used.fetch_sub(amount, Ordering::Relaxed);
+        self.0.freed.notify_waiters();
     }
 
     /// How much all sessions have.
@@ -78,7 +96,9 @@ impl Share {
         let own = self.used.fetch_add(amount, Ordering::Relaxed) + amount;
         self.pool.0.used.fetch_add(amount, Ordering::Relaxed);
         if own > self.allowed() {
-            self.give_back(amount);
+            // In silence: who waits would wake the others who wait, and they it.
+            self.used.fetch_sub(amount, Ordering::Relaxed);
+            self.pool.0.used.fetch_sub(amount, Ordering::Relaxed);
             return Err(Full);
         }
         Ok(())
@@ -87,7 +107,24 @@ impl Share {
     /// Gives back so much of what was taken.
     pub fn give_back(&self, amount: usize) {
         self.used.fetch_sub(amount, Ordering::Relaxed);
-        self.pool.0.used.fetch_sub(amount, Ordering::Relaxed);
+        self.pool.give_back(amount);
+    }
+
+    /// Takes so much, until what is returned is dropped. Waits where that is more than the session may have;
+    /// who waits isn't in turn, so that what is small gets by what is large.
+    pub async fn hold(self: &Arc<Self>, amount: usize) -> Held {
+        loop {
+            let mut freed = pin!(self.pool.0.freed.notified());
+            // Before it is tried, so that nothing is given back unnoticed in between.
+            freed.as_mut().enable();
+            if self.take(amount).is_ok() {
+                return Held {
+                    share: Arc::clone(self),
+                    amount,
+                };
+            }
+            freed.await;
+        }
     }
 
     /// Says that the session has `now` of it instead of `before`, without asking.
@@ -103,8 +140,13 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let own = self.used.load(Ordering::Relaxed);
-        self.pool.0.used.fetch_sub(own, Ordering::Relaxed);
+        self.pool.give_back(self.used.load(Ordering::Relaxed));
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.share.give_back(self.amount);
     }
 }
 
@@ -141,6 +183,22 @@ mod tests {
         assert_eq!(share.take(1), Err(Full));
         assert_eq!(pool.used(), 10);
         drop(share);
+        assert_eq!(pool.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn who_waits_gets_what_another_session_gives_back() {
+        let pool = Pool::new(100);
+        let (one, other) = (Arc::new(pool.share(100)), Arc::new(pool.share(100)));
+        let first = one.hold(50).await;
+        assert_eq!(other.take(30), Err(Full));
+        let waiting = tokio::spawn(async move { other.hold(30).await });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        drop(first);
+        let held = waiting.await.expect("it is there");
+        assert_eq!(pool.used(), 30);
+        drop(held);
         assert_eq!(pool.used(), 0);
     }
 

@@ -21,6 +21,8 @@ pub mod socket;
 #[cfg(feature = "full")]
 pub mod audit;
 #[cfg(feature = "full")]
+pub mod clock;
+#[cfg(feature = "full")]
 pub mod confine;
 #[cfg(feature = "full")]
 pub mod file_system;

@@ -106,6 +106,12 @@ impl FrameReader {
         })
     }
 
+    /// Whether it is known how long the message at hand is.
+    #[must_use]
+    pub fn has_length(&self) -> bool {
+        self.bytes.len() >= PREFIX
+    }
+
     /// The part of the buffer to read into: some of what is [wanted](Self::wanted).
     pub fn buffer(&mut self) -> Result<&mut [u8], FrameError> {
         let filled = self.bytes.len();

@@ -224,7 +224,7 @@ fn a_call_that_ends_decides_nothing(shell: &Shell) {
         done.exits(0)
             .prints("1\ntwo\n")
             .says("Execution denied: second call\n");
-        done.says("WARN").says("a call to the policy service ended");
+        done.says("WARN").says("it is tried again until it is back");
         assert_eq!(
             gate.told(),
             ["1 ACTION_DENY VERDICT", "2 ACTION_RUN VERDICT"]

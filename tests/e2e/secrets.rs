@@ -15,6 +15,7 @@ in_both_shells! {
     values_of_the_environment_stay_at_home,
     what_is_redacted_is_in_no_byte_that_leaves_the_gate,
     a_service_gets_the_values_that_it_asks_for_and_the_owner_allows,
+    rules_decide_by_values_that_they_ask_for_and_the_owner_allows,
     patterns_that_make_no_sense_are_refused,
 }
 
@@ -165,6 +166,90 @@ async fn answer_with_values(mut peer: Peer) -> Vec<String> {
         }
     }
     told
+}
+
+fn rules_decide_by_values_that_they_ask_for_and_the_owner_allows(shell: &Shell) {
+    let rules = r#"
+request_environment(["CI_JOB", "SECRET", "HOME"])
+
+def decide(exec):
+    if exec.name == "true":
+        return run()
+    if exec.redacted_environment:
+        return deny("redacted: %s, %s" % (exec.redacted_environment, exec.environment["SECRET"]))
+    if "HOME" in exec.environment:
+        return deny("the owner allows no HOME")
+    if exec.environment.get("CI_JOB") == "release":
+        return escalate(reuse = "10m")
+    return deny("the job is %s" % exec.environment.get("CI_JOB"))
+"#;
+    let gate = Gate::with_rules(shell, rules).option([
+        "--allow-environment",
+        "CI_*",
+        "--allow-environment",
+        "SECRET",
+        "--redact",
+        "hunter2",
+    ]);
+    // What the first command is answered shows that the gate knows by then what is asked for.
+    let done = gate.exec(
+        "/bin/true; export CI_JOB=release-7f3a; /bin/echo 1; CI_JOB=release /bin/echo 2
+         /bin/echo 3; SECRET=x-hunter2 /bin/echo 4; unset CI_JOB; /bin/echo 5",
+    );
+    done.prints("2\n").says("the job is release-7f3a");
+    done.says(&format!("redacted: [\"SECRET\"], x-{REDACTED}"));
+    done.says("the job is None");
+    let told = gate.audit();
+    let told = crate::gate::verdicts(&told);
+    assert_eq!(
+        told,
+        [
+            "true run",
+            "echo deny",
+            "echo escalate",
+            "echo deny",
+            "echo deny",
+            "echo deny"
+        ]
+    );
+    // They were for deciding by.
+    let store = execgate::policyd::store::open_for_reading(&gate.path("data")).expect("a store");
+    let mut events = store
+        .prepare("SELECT payload FROM events WHERE kind = 'exec-requested'")
+        .expect("a query");
+    let events = events
+        .query_map([], |row| row.get::<_, Vec<u8>>(0))
+        .expect("rows");
+    let events: Vec<_> = events.map(|event| event.expect("a row")).collect();
+    assert_eq!(events.len(), 6);
+    assert!(events.iter().all(|event| !has(event, "release")));
+
+    // Without the owner's leave there are none.
+    let gate = Gate::with_rules(shell, rules);
+    let done = gate.exec("/bin/true; CI_JOB=release /bin/echo 1");
+    done.prints("").says("the job is None");
+
+    let check = |variables: &[&str]| {
+        let mut command = std::process::Command::new(crate::process::EXECGATE);
+        command
+            .args(["check", "--rules"])
+            .arg(gate.path("rules.star"));
+        for variable in variables {
+            command.args(["--environment", variable]);
+        }
+        crate::process::run(command.args(["--", "/bin/echo"]))
+    };
+    check(&["CI_JOB=release"]).exits(3);
+    assert!(
+        check(&["CI_JOB=a=b"])
+            .exits(4)
+            .output()
+            .contains("the job is a=b")
+    );
+    check(&["OTHER=1"])
+        .exits(2)
+        .says("--environment OTHER: the rules don't ask for it");
+    check(&["CI_JOB"]).exits(2).says("write NAME=VALUE");
 }
 
 fn patterns_that_make_no_sense_are_refused(shell: &Shell) {

@@ -47,6 +47,7 @@ impl Asker {
             argv: Vec::new(),
             workdir: b"/",
             environment_names: Vec::new(),
+            environment: Vec::new(),
             process: crate::model::ProcessIdentity::default(),
             parent: None,
             session: &self.session,

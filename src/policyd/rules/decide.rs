@@ -1,6 +1,7 @@
 //! The function `decide(exec)` of a rules file.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use starlark::values::structs::AllocStruct;
 use starlark::values::{Heap, OwnedFrozenValue, Value};
 
 use super::answer::{Answer, Opinion, RuleMode};
-use super::facts::ExecFacts;
+use super::facts::{EnvironmentFact, ExecFacts};
 use super::language::{self, GivenAnswer};
 use super::load::bound;
 use super::{CODE_DECIDE_FAILED, DECIDE};
@@ -24,7 +25,7 @@ use crate::policyd::throttle::Throttle;
 use crate::policyd::{described, text};
 
 /// Bounds of one call. Steps are function calls and loop iterations, so that the bound falls at the
-/// same place on every machine; the time is for what steps don't see.
+/// same place on every machine; the processor's time is for what steps don't see.
 const MAX_STEPS: u64 = 100_000;
 const MAX_HEAP: usize = 128 << 20;
 const MAX_CALLS: usize = 64;
@@ -158,6 +159,19 @@ impl Decoding {
 }
 
 impl Decoding {
+    /// A dict of names and values; of a name that repeats the first, as `getenv(3)` has it.
+    fn environment<'v>(&mut self, heap: Heap<'v>, variables: &[EnvironmentFact<'_>]) -> Value<'v> {
+        let mut seen = HashSet::new();
+        let mut values = Vec::new();
+        for variable in variables {
+            if seen.insert(variable.name) {
+                let name = heap.alloc(&*self.text(variable.name));
+                values.push((name, heap.alloc(&*self.text(variable.value))));
+            }
+        }
+        heap.alloc(AllocDict(values))
+    }
+
     /// `None` where the gate couldn't say which file it is.
     fn executable<'v>(
         &mut self,
@@ -257,6 +271,21 @@ fn exec_value<'v>(heap: Heap<'v>, facts: &ExecFacts<'_>, name: Option<&[u8]>) ->
         (
             "environment_names",
             decoding.list(heap, facts.environment_names.iter().copied()),
+        ),
+        (
+            "environment",
+            decoding.environment(heap, &facts.environment),
+        ),
+        (
+            "redacted_environment",
+            decoding.list(
+                heap,
+                facts
+                    .environment
+                    .iter()
+                    .filter(|variable| variable.is_redacted)
+                    .map(|variable| variable.name),
+            ),
         ),
         (
             "executable",

@@ -17,6 +17,8 @@ pub struct ExecFacts<'a> {
     pub workdir: &'a [u8],
     /// Names of the environment variables.
     pub environment_names: Vec<&'a [u8]>,
+    /// Values that were asked for and that the gate's owner allows, in the order of the environment.
+    pub environment: Vec<EnvironmentFact<'a>>,
     /// Positions in `argv` of what isn't as the process gave it.
     pub redacted_arguments: &'a [u32],
     /// The file of the program, where the gate is.
@@ -29,6 +31,17 @@ pub struct ExecFacts<'a> {
     pub parent: Option<ExecId>,
     /// The session.
     pub session: &'a SessionFacts,
+}
+
+/// A variable of an exec's environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EnvironmentFact<'a> {
+    /// Its name.
+    pub name: &'a [u8],
+    /// Its value.
+    pub value: &'a [u8],
+    /// Whether the gate's owner has had parts of it replaced.
+    pub is_redacted: bool,
 }
 
 /// What rules may know of a session.

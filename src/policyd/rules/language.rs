@@ -26,6 +26,8 @@ use crate::policyd::text;
 pub(super) const MAX_RULES: usize = 10_000;
 /// Most elements of one pattern, and most alternatives of one element.
 const MAX_PATTERN: usize = 1_000;
+/// Most variables that a file may ask for, as the contract has it.
+const MAX_VARIABLES: usize = 256;
 /// Most examples of one rule.
 const MAX_EXAMPLES: usize = 1_000;
 
@@ -63,6 +65,8 @@ pub(super) struct Draft {
     pub(super) rules: Vec<DraftRule>,
     pub(super) host_executables: std::collections::BTreeMap<Vec<u8>, Vec<Vec<u8>>>,
     pub(super) fallback: Option<DraftFallback>,
+    /// Names of environment variables whose values are asked for.
+    pub(super) variables: std::collections::BTreeSet<Vec<u8>>,
     pub(super) requests_digests: bool,
 }
 
@@ -822,6 +826,29 @@ fn declarations(builder: &mut GlobalsBuilder) {
         }
         declare("host_executable", |draft| {
             draft.host_executables.insert(name.into_bytes(), declared);
+            Ok(NoneType)
+        })
+    }
+
+    /// Declares environment variables whose values `decide()` is to see, where gates' owners allow it.
+    fn request_environment<'v>(names: UnpackList<Value<'v>>) -> anyhow::Result<NoneType> {
+        let mut asked = Vec::new();
+        for value in names.items {
+            let name = text_of("names", value)?;
+            if name.is_empty() || name.contains(['=', '*']) {
+                return Err(anyhow!(
+                    "names holds {name:?}: write the whole name of a variable, such as \"CI_JOB\""
+                ));
+            }
+            asked.push(name.into_bytes());
+        }
+        declare("request_environment", |draft| {
+            draft.variables.extend(asked);
+            if draft.variables.len() > MAX_VARIABLES {
+                return Err(anyhow!(
+                    "more than {MAX_VARIABLES} variables are asked for: keep those that decide"
+                ));
+            }
             Ok(NoneType)
         })
     }

@@ -32,7 +32,7 @@ pub use answer::{
     Answer, Ask, Effect, Opinion, OpinionReuse, OpinionReuseScope, RuleMode, Strictness,
 };
 pub use error::RulesError;
-pub use facts::{ExecFacts, SessionFacts, UserFacts};
+pub use facts::{EnvironmentFact, ExecFacts, SessionFacts, UserFacts};
 pub use load::MAX_FILE_SIZE;
 pub(crate) use sources::files;
 
@@ -60,6 +60,7 @@ pub struct Rules {
     decides: Vec<Decide>,
     fallback: Option<Arc<Opinion>>,
     mode: RuleMode,
+    variables: Vec<Vec<u8>>,
     requests_digests: bool,
     /// How many execs each rule has decided, by its place.
     decided: HashMap<String, AtomicU64>,
@@ -155,6 +156,11 @@ impl Rules {
         rules
     }
 
+    /// Names of the environment variables whose values `decide()` is to see.
+    pub fn requested_environment(&self) -> &[Vec<u8>] {
+        &self.variables
+    }
+
     /// Says so if there are rules for a program of this name, and this isn't that program as far as
     /// its path tells.
     pub fn overlooked(&self, file: &[u8]) -> Option<String> {
@@ -230,6 +236,7 @@ impl Rules {
         Ruling {
             matched,
             winner,
+            reuse: ruling.reuse.filter(|_| !self.may_depend_on_values(facts)),
             ..ruling
         }
     }
@@ -243,6 +250,13 @@ impl Rules {
     /// Whether they are acted on.
     pub fn mode(&self) -> RuleMode {
         self.mode
+    }
+
+    /// Whether another exec with the same names may get another answer for what its variables hold. A gate
+    /// doesn't look at values again, and sends none before it knows that they are asked for.
+    fn may_depend_on_values(&self, facts: &ExecFacts<'_>) -> bool {
+        let is_asked_for = |name: &&[u8]| self.variables.iter().any(|asked| asked == name);
+        !self.decides.is_empty() && facts.environment_names.iter().any(is_asked_for)
     }
 }
 

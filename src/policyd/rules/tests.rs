@@ -37,6 +37,7 @@ fn ask_in(environment: &[&[u8]], rules: &Rules, file: &[u8], argv: &[&[u8]]) -> 
         argv: argv.to_vec(),
         workdir: b"/work",
         environment_names: environment.to_vec(),
+        environment: Vec::new(),
         redacted_arguments: &[],
         executable: None,
         workdir_protection: crate::pb::v1::Protection::Unspecified,
@@ -788,6 +789,91 @@ fn an_answer_for_a_prefix_must_be_the_answer_to_all_of_it() {
     assert!(refusal.contains("decide() may say otherwise"), "{refusal}");
 }
 
+#[test]
+fn decide_sees_the_values_that_the_file_asks_for() {
+    let rules = rules(
+        r#"
+request_environment(["CI_JOB", "TOKEN"])
+request_environment(["CI_JOB"])
+def decide(exec):
+    if exec.redacted_environment or exec.redacted_arguments:
+        return deny(reason = "%s %s" % (exec.redacted_environment, exec.redacted_arguments))
+    if exec.environment.get("CI_JOB") == "release":
+        return escalate(reuse = "1m")
+    return run(reason = repr(exec.environment) + repr(exec.is_exact), reuse = "1m")
+"#,
+    );
+    assert_eq!(rules.requested_environment(), [&b"CI_JOB"[..], b"TOKEN"]);
+    let session = SessionFacts::default();
+    let ask = |environment: &[(&[u8], &[u8], bool)], redacted: &[u32]| {
+        let environment: Vec<_> = environment
+            .iter()
+            .map(|(name, value, is_redacted)| EnvironmentFact {
+                name,
+                value,
+                is_redacted: *is_redacted,
+            })
+            .collect();
+        rules.evaluate(&ExecFacts {
+            id: ExecId(1),
+            file: b"/bin/x",
+            argv: vec![b"x"],
+            workdir: b"/",
+            environment_names: environment.iter().map(|variable| variable.name).collect(),
+            environment,
+            redacted_arguments: redacted,
+            executable: None,
+            workdir_protection: crate::pb::v1::Protection::Unspecified,
+            process: ProcessIdentity::default(),
+            parent: None,
+            session: &session,
+        })
+    };
+    let nothing = ask(&[], &[]);
+    assert_eq!(nothing.reason, "{}True");
+    // Whoever has none of these variables gets that answer each time.
+    assert!(nothing.reuse.is_some());
+    let release = ask(
+        &[(b"CI_JOB", b"release", false), (b"CI_JOB", b"x", false)],
+        &[],
+    );
+    assert!(matches!(release.decision, EscalationDecision::Escalate(_)));
+    assert_eq!(release.reuse, None);
+    let garbled = ask(&[(b"TOKEN", b"\xff", false)], &[]);
+    assert_eq!(garbled.reason, r#"{"TOKEN": "\ufffd"}False"#);
+    let redacted = ask(&[(b"TOKEN", b"x", true)], &[1, 2]);
+    assert_eq!(redacted.reason, "[\"TOKEN\"] [1, 2]");
+
+    for (file, said) in [
+        (
+            "request_environment([\"\"])",
+            "write the whole name of a variable",
+        ),
+        (
+            "request_environment([\"A=B\"])",
+            "write the whole name of a variable",
+        ),
+        (
+            "request_environment([\"CI_*\"])",
+            "write the whole name of a variable",
+        ),
+        ("request_environment([1])", "write it as a string"),
+        (
+            "request_environment([\"V%d\" % n for n in range(257)])",
+            "more than 256 variables are asked for",
+        ),
+    ] {
+        let error = refusal(file);
+        assert!(error.contains(said), "{file}: {error}");
+    }
+    let late = Rules::parse(
+        "x",
+        "def decide(exec):\n  request_environment([\"A\"])".to_owned(),
+    )
+    .expect("rules");
+    assert!(is_denied(&ask_in(&[], &late, b"/bin/x", &[b"x"])));
+}
+
 /// What a gate says of a script that the session can write.
 fn script_info() -> crate::pb::v1::ExecutableInfo {
     use crate::pb::v1;
@@ -819,6 +905,7 @@ fn ask_about(rules: &Rules, info: Option<&crate::pb::v1::ExecutableInfo>, argv: 
         argv: argv.iter().map(|word| word.as_bytes()).collect(),
         workdir: b"/work",
         environment_names: Vec::new(),
+        environment: Vec::new(),
         redacted_arguments: &[],
         executable: info,
         workdir_protection: crate::pb::v1::Protection::Writable,
