@@ -5,7 +5,8 @@
 //! written don't, and to look at each call from outside would cost more than the sandbox itself.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Write};
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -218,10 +219,10 @@ impl Found {
             text.push_str(what);
             if let Some(programs) = self.programs.get(what) {
                 let names: Vec<_> = programs.iter().map(String::as_str).collect();
-                text.push_str(&format!(" ({})", names.join(", ")));
+                let _ = write!(text, " ({})", names.join(", "));
             }
             if *count > 1 {
-                text.push_str(&format!(", {count} times"));
+                let _ = write!(text, ", {count} times");
             }
             text.push('\n');
         }

@@ -157,7 +157,7 @@ struct Program {
     instructions: *const Instruction,
 }
 
-fn done<T: PartialEq + From<i8>>(result: T) -> Result<(), c_int> {
+fn done<T: Copy + PartialEq + From<i8>>(result: T) -> Result<(), c_int> {
     if result == T::from(0) {
         return Ok(());
     }

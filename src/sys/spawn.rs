@@ -489,7 +489,9 @@ impl Plan {
 fn tell_descriptors(command: &mut Command) -> io::Result<()> {
     for (fd, place) in std::mem::take(&mut command.told_descriptors) {
         let taken = |number: &RawFd| command.descriptors.iter().any(|(_, to)| to == number);
-        let number = (3..).find(|number| !taken(number)).unwrap_or(RawFd::MAX);
+        let number = (3..RawFd::MAX)
+            .find(|number| !taken(number))
+            .unwrap_or(RawFd::MAX);
         let word = command
             .argv
             .get_mut(place)

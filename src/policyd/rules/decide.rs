@@ -15,7 +15,7 @@ use starlark::values::structs::AllocStruct;
 use starlark::values::{Heap, OwnedFrozenValue, Value};
 
 use super::answer::{Answer, Opinion, RuleMode};
-use super::facts::{EnvironmentFact, ExecFacts};
+use super::facts::{EnvironmentFact, ExecFacts, SessionFacts};
 use super::language::{self, GivenAnswer};
 use super::load::bound;
 use super::{CODE_DECIDE_FAILED, DECIDE};
@@ -319,23 +319,7 @@ fn exec_value<'v>(heap: Heap<'v>, facts: &ExecFacts<'_>, name: Option<&[u8]>) ->
                     .map_or(NoneOr::None, |parent| NoneOr::Other(parent.0)),
             ),
         ),
-        (
-            "sandbox",
-            heap.alloc(AllocStruct([
-                ("backend", heap.alloc(session.sandbox.as_str())),
-                ("enforcement", heap.alloc(enforcement(session.enforcement))),
-                ("profile", heap.alloc(session.profile.as_str())),
-                (
-                    "not_enforced",
-                    heap.alloc(AllocList(session.not_enforced.iter().map(String::as_str))),
-                ),
-                (
-                    "limits",
-                    heap.alloc(AllocList(session.sandbox_limits.iter().map(String::as_str))),
-                ),
-                ("version", heap.alloc(session.sandbox_version.as_str())),
-            ])),
-        ),
+        ("sandbox", sandbox(heap, session)),
         (
             "session",
             heap.alloc(AllocStruct([
@@ -362,4 +346,22 @@ fn enforcement(enforcement: Enforcement) -> &'static str {
         Enforcement::Partial => "partial",
         Enforcement::None => "none",
     }
+}
+
+/// The session's sandbox, as the gate states it.
+fn sandbox<'v>(heap: Heap<'v>, session: &SessionFacts) -> Value<'v> {
+    heap.alloc(AllocStruct([
+        ("backend", heap.alloc(session.sandbox.as_str())),
+        ("enforcement", heap.alloc(enforcement(session.enforcement))),
+        ("profile", heap.alloc(session.profile.as_str())),
+        (
+            "not_enforced",
+            heap.alloc(AllocList(session.not_enforced.iter().map(String::as_str))),
+        ),
+        (
+            "limits",
+            heap.alloc(AllocList(session.sandbox_limits.iter().map(String::as_str))),
+        ),
+        ("version", heap.alloc(session.sandbox_version.as_str())),
+    ]))
 }
