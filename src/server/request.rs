@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -36,12 +37,16 @@ use crate::sys::spawn::{
 };
 use crate::wire::{
     self, Action as WireAction, CommandContext, EscalateRequest, EscalateResponse, Forward, Notice,
-    Refusal, SuperExecMessage, SuperExecResult,
+    Refusal, SuperExecMessage, SuperExecResult, WaitNotice,
 };
 
 /// How long a wrapper may take over a message that it owes, from the handshake or the answer before
 /// it on.
 const MESSAGE_TIME: Duration = Duration::from_secs(30);
+
+/// How long an exec waits before its user is told that a person is asked, and between looks at that.
+const BEFORE_NOTICE: Duration = Duration::from_secs(2);
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// How many signals for a command that is being started are kept.
 const MOST_EARLY: usize = 16;
@@ -80,6 +85,8 @@ struct Request<'a> {
     decided_in: Duration,
     /// The program as it was asked for, which may be relative.
     asked_file: OsString,
+    /// Whether the wrapper reads a notice before the answer.
+    notices: bool,
     /// What the session can write of the program, held open until the verdict.
     places: Vec<Place>,
     /// What is executed, once a verdict has escalated it.
@@ -113,6 +120,8 @@ struct Child {
     program_was_asked: bool,
     /// Why it couldn't be executed.
     refusal: Option<Refusal>,
+    /// Whether it left a core dump.
+    core_dumped: bool,
     pid: u32,
     /// When it was last stopped, in nanoseconds of the monotonic clock.
     stopped_at: Option<u64>,
@@ -153,6 +162,7 @@ impl<'a> Request<'a> {
             delivered: began,
             decided_in: Duration::ZERO,
             asked_file: OsString::new(),
+            notices: false,
             places: Vec::new(),
             escalation: None,
             refusal: None,
@@ -259,6 +269,7 @@ impl<'a> Request<'a> {
         match EscalateRequest::decode(&frame.message) {
             Ok(request) => {
                 self.asked_file.clone_from(&request.file);
+                self.notices = request.notices;
                 let mut exec = self.intercepted(request);
                 let wanted = self.shared.policy.wanted_digest();
                 let examiner = &self.shared.examiner;
@@ -339,19 +350,32 @@ impl<'a> Request<'a> {
         }
         let asked = verdicts.age();
         let asked_at = Instant::now();
-        tokio::select! {
-            biased;
-            () = over.cancelled() => self.session_over(),
-            verdict = policy.decide(&exec) => {
-                self.decided_in = asked_at.elapsed();
-                let verdict = denied_on_error(verdict);
-                verdicts.keep(&exec, self.pidfd.as_ref(), &verdict, asked);
-                Input::Decided(verdict)
+        let mut deciding = policy.decide(&exec);
+        let mut notice = pin!(tokio::time::sleep(BEFORE_NOTICE));
+        let mut is_to_be_told = self.notices;
+        loop {
+            tokio::select! {
+                biased;
+                () = over.cancelled() => return self.session_over(),
+                verdict = &mut deciding => {
+                    self.decided_in = asked_at.elapsed();
+                    let verdict = denied_on_error(verdict);
+                    verdicts.keep(&exec, self.pidfd.as_ref(), &verdict, asked);
+                    return Input::Decided(verdict);
+                }
+                frame = self.connection.receive(0) => match frame {
+                    // A wrapper has nothing to say now.
+                    Ok(_) | Err(_) => return Input::AskerGone,
+                },
+                () = notice.as_mut(), if is_to_be_told => match policy.person_asked(exec.id) {
+                    Some(waiting) => {
+                        is_to_be_told = false;
+                        // The wrapper has read nothing yet, so there is room; else it learns less.
+                        let _ = self.connection.send(&WaitNotice { waiting }).await;
+                    }
+                    None => notice.as_mut().reset(Instant::now() + BETWEEN_LOOKS),
+                },
             }
-            frame = self.connection.receive(0) => match frame {
-                // A wrapper has nothing to say now.
-                Ok(_) | Err(_) => Input::AskerGone,
-            },
         }
     }
 
@@ -464,6 +488,7 @@ impl<'a> Request<'a> {
                 let result = SuperExecResult {
                     exit_code,
                     signal,
+                    core_dumped: self.child.as_ref().is_some_and(|child| child.core_dumped),
                     failure,
                     refusal: match self.child.as_mut() {
                         Some(child) => child.refusal.take(),
@@ -659,6 +684,7 @@ impl<'a> Request<'a> {
             program_was_asked,
             program,
             refusal: None,
+            core_dumped: false,
             pid: 0,
             stopped_at: None,
         });
@@ -897,18 +923,21 @@ fn report_input(report: &io::Result<Option<Report>>, child: &mut Child) -> Input
         }
         Ok(Some(Report::Ended {
             end,
+            core_dumped,
             user,
             system,
             peak_memory_bytes,
-            ..
-        })) => Input::Ended {
-            outcome: end.into(),
-            usage: Some(ExecUsage {
-                user,
-                system,
-                peak_memory_bytes,
-            }),
-        },
+        })) => {
+            child.core_dumped = core_dumped;
+            Input::Ended {
+                outcome: end.into(),
+                usage: Some(ExecUsage {
+                    user,
+                    system,
+                    peak_memory_bytes,
+                }),
+            }
+        }
         // The supervisor has gone before its command: somebody killed it.
         Ok(None) | Err(_) => Input::Ended {
             outcome: ExecOutcome::Unknown,
@@ -1018,4 +1047,31 @@ fn c_string(string: std::ffi::OsString) -> Result<CString, (i32, String)> {
 
 fn c_strings(strings: Vec<std::ffi::OsString>) -> Result<Vec<CString>, (i32, String)> {
     strings.into_iter().map(c_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_wrapper_says_of_its_context_is_bounded() {
+        let context = CommandContext {
+            no_new_privileges: true,
+            ignored_signals: vec![1; 1000],
+            blocked_signals: vec![1; 1000],
+            limits: vec![(0, 1, 1); 1000],
+            cpus: vec![1; 1000],
+            ..CommandContext::default()
+        };
+        let bounded = inherited(context.clone(), Enforcement::None);
+        // Where there is no sandbox it isn't a sandbox's.
+        assert!(bounded.no_new_privileges);
+        assert_eq!(bounded.ignored_signals.len(), 64);
+        assert_eq!(bounded.blocked_signals.len(), 64);
+        assert_eq!(bounded.limits.len(), 32);
+        assert_eq!(bounded.cpus.len(), MOST_CPU_WORDS);
+        for enforcement in [Enforcement::Partial, Enforcement::Full] {
+            assert!(!inherited(context.clone(), enforcement).no_new_privileges);
+        }
+    }
 }
