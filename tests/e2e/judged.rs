@@ -95,7 +95,7 @@ async fn escalate_after(
 }
 
 fn sandboxed(gate: Gate) -> Gate {
-    gate.option(["--sandbox", "bubblewrap"])
+    gate.in_sandbox("bubblewrap")
 }
 
 type Change = fn(&Path);
