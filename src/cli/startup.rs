@@ -35,9 +35,11 @@ impl Startup {
                 .environment()
                 .iter()
                 .filter(|entry| {
-                    let own = [GATES_OWN, OPERATORS_OWN];
-                    !own.iter()
-                        .any(|own| entry.to_bytes().starts_with(own.as_bytes()))
+                    let entry = entry.to_bytes();
+                    !GATES_OWN
+                        .iter()
+                        .chain([&OPERATORS_OWN])
+                        .any(|own| entry.starts_with(own.as_bytes()))
                 })
                 .map(owned)
                 .collect(),

@@ -263,7 +263,7 @@ impl Drop for OpenQuestion<'_> {
     fn drop(&mut self) {
         if let Some(exec) = self.exec {
             // The server tells the service.
-            drop(self.shared.update(|state| state.withdraw(exec)));
+            drop(self.shared.update(|state| state.abandon(exec)));
         }
     }
 }
@@ -536,6 +536,10 @@ impl Shared {
                 Some(exec),
                 &"the exec was never asked",
             ),
+            // Nobody's fault.
+            Stray::Crossed => {
+                self.tally.superfluous_verdicts.add(1);
+            }
             Stray::Superfluous => self.warn(
                 &self.tally.superfluous_verdicts,
                 Some(exec),

@@ -1,6 +1,7 @@
 //! The program `execgate-policyd`: command line, start, stop, exit codes.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::InterceptorLayer;
 use tonic::transport::Server;
 use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
 
 use super::accept::{self, Demands, Protocol};
 use super::admission::Bounds;
@@ -23,11 +25,12 @@ use super::authenticate::{Authentication, WithoutToken};
 use super::console::{self, Console, Cookies};
 use super::identity::GateIdentity;
 use super::listen::{self, Doors, Exposure, ListenAddress, ListenError, Missing};
+use super::numbers::ServiceNumbers;
 use super::operators::Operator;
 use super::owners::{self, Owners};
 use super::reception::{Reception, Room};
-use super::reload::{Followed, RulesFile, TokensFile};
-use super::rules::RulesError;
+use super::reload::{Followed, RulesFiles, TokensFile};
+use super::rules::{RuleMode, RulesError};
 use super::service::{MAX_MESSAGE_SIZE, RulesService, Setting};
 use super::sessions::{Sessions, SessionsService};
 use super::store::{Retention, Store, StoreError};
@@ -35,6 +38,7 @@ use super::tls::{TlsFiles, WithoutCertificate};
 use super::tokens::Tokens;
 use super::webhook::{Webhook, WebhookError};
 use crate::logging::{self, LogFormat};
+use crate::metrics::{MetricsEndpoint, MetricsError};
 use crate::pb::approval::v1::approval_service_server::ApprovalServiceServer;
 use crate::pb::audit::audit_service_server::AuditServiceServer;
 use crate::pb::session::v1::session_service_server::SessionServiceServer;
@@ -57,6 +61,9 @@ const MAX_HEADERS: u32 = 16 << 10;
 const MAX_RESET_STREAMS: usize = 64;
 /// The interpreter of rules recurses over nested values.
 const STACK_SIZE: usize = 16 << 20;
+/// The name by which gRPC's health service says whether the rules' files hold what is in force: NOT_SERVING while
+/// they hold what can't be used. The service itself goes on with the last good rules.
+const RULES_HEALTH: &str = "execgate.policyd.rules";
 /// Largest question of an auditor, in bytes.
 const MAX_QUESTION_SIZE: usize = 256 << 10;
 /// Between looks at whether there is something that isn't to be kept.
@@ -114,9 +121,21 @@ const STOPPING_PATIENCE: Duration = Duration::from_secs(8);
         \x20 6  certificates, keys or tokens can't be used"
 )]
 pub struct PolicydArgs {
-    /// File of rules to decide by.
-    #[arg(long, value_name = "FILE", env = "EXECGATE_POLICYD_RULES")]
-    pub rules: PathBuf,
+    /// File of rules to decide by, or a directory of files whose names end with .rules or .rules.star. May be given
+    /// more than once: all rules count, as if they stood in one file.
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "EXECGATE_POLICYD_RULES",
+        value_delimiter = ',',
+        required = true
+    )]
+    pub rules: Vec<PathBuf>,
+
+    /// Act on no rule: each command runs inside its sandbox, and the record says what the rules would have done
+    /// (`execgate audit --verdict monitored`). Single rules do so by mode = "monitor".
+    #[arg(long, env = "EXECGATE_POLICYD_MONITOR")]
+    pub monitor: bool,
 
     /// Where to listen: HOST:PORT (port 0: any that is free), or unix:PATH.
     #[arg(
@@ -255,6 +274,10 @@ pub struct PolicydArgs {
     )]
     pub retain_size: Option<u64>,
 
+    /// Serve numbers for Prometheus at http://ADDRESS:PORT/metrics. Whoever can connect there can read them.
+    #[arg(long, value_name = "ADDRESS:PORT", env = "EXECGATE_POLICYD_METRICS")]
+    pub metrics: Option<SocketAddr>,
+
     /// Allow an address that other hosts can reach without TLS, or without any credential of gates:
     /// whoever reaches it, or stands between, can then read all commands, forge verdicts, or fill the
     /// record with inventions.
@@ -354,6 +377,9 @@ pub enum PolicydError {
     /// The address can't be listened at.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// Numbers can't be served.
+    #[error("--metrics: {0}: {source}", source = std::error::Error::source(.0).map(ToString::to_string).unwrap_or_default())]
+    Metrics(#[from] MetricsError),
     /// Certificates, keys or tokens can't be used.
     #[error(transparent)]
     Credentials(#[from] CredentialError),
@@ -392,7 +418,7 @@ impl PolicydError {
             Self::Log { .. } | Self::TlsOnSocket | Self::Webhook(WebhookError::Url { .. }) => 2,
             Self::Rules(_) => 3,
             Self::Store(_) => 4,
-            Self::Listen(_) => 5,
+            Self::Listen(_) | Self::Metrics(_) => 5,
             Self::Credentials(_) | Self::Webhook(WebhookError::Files(_)) => 6,
         }
     }
@@ -491,7 +517,7 @@ struct Operating {
 
 /// What is read from files, and again when they change.
 struct Sources {
-    rules: Followed<RulesFile>,
+    rules: Followed<RulesFiles>,
     tls: Option<Followed<TlsFiles>>,
     tokens: Option<Followed<TokensFile<GateIdentity>>>,
     operators: Option<Followed<TokensFile<Operator>>>,
@@ -499,7 +525,14 @@ struct Sources {
 
 impl Sources {
     fn load(args: &PolicydArgs) -> Result<Self, PolicydError> {
-        let rules = Followed::load(RulesFile(args.rules.clone()))?;
+        let rules = Followed::load(RulesFiles {
+            paths: args.rules.clone(),
+            mode: if args.monitor {
+                RuleMode::Monitor
+            } else {
+                RuleMode::Enforce
+            },
+        })?;
         let tls = match (&args.tls_cert, &args.tls_key) {
             (Some(_), _) if matches!(args.listen, ListenAddress::Unix(_)) => {
                 return Err(PolicydError::TlsOnSocket);
@@ -607,9 +640,16 @@ async fn serve(
     } = kept.loaded;
     let sessions = Sessions::new(ended);
     let desk = Desk::new(kept.ledger.clone(), approvals, SystemTime::now());
+    let numbers = Arc::new(ServiceNumbers::new(
+        kept.store.clone(),
+        in_force.clone(),
+        sources.rules.fault(),
+    ));
+    let metrics = serve_metrics(args, &numbers)?;
     let audit = Arc::new(StoreAudit::new(
         kept.store.clone(),
         operators.clone(),
+        Arc::clone(&numbers),
         stopping.clone(),
     ));
     let operating = operators.clone().map(|operators| {
@@ -668,6 +708,7 @@ async fn serve(
         tokens: tokens.clone(),
         owners,
         desk: operators.is_some().then_some(desk),
+        numbers,
         sessions,
         store: kept.store.clone(),
         stopping: stopping.clone(),
@@ -694,6 +735,7 @@ async fn serve(
         .set_serving::<PolicyServiceServer<RulesService>>()
         .await;
     health.set_serving::<AuditServiceServer<StoreAudit>>().await;
+    tokio::spawn(report_rules(sources.rules.fault(), health.clone()));
     let describe = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(crate::pb::FILE_DESCRIPTOR_SET)
@@ -765,6 +807,7 @@ async fn serve(
         bound: &bound,
         revision: &revision,
         console: console_at.as_deref(),
+        metrics: metrics.as_deref(),
     };
     announce(args.output, &started, out).map_err(PolicydError::Announce)?;
 
@@ -794,6 +837,36 @@ async fn serve(
     Ok(())
 }
 
+/// Serves numbers where that is asked for; tells where.
+fn serve_metrics(
+    args: &PolicydArgs,
+    numbers: &Arc<ServiceNumbers>,
+) -> Result<Option<String>, PolicydError> {
+    let Some(address) = args.metrics else {
+        return Ok(None);
+    };
+    let endpoint = MetricsEndpoint::bind(address)?;
+    let address = endpoint.address().map_err(PolicydError::Announce)?;
+    tracing::info!(%address, "metrics are served");
+    let numbers = Arc::clone(numbers);
+    endpoint.serve_text(Arc::new(move || numbers.text()))?;
+    Ok(Some(format!("http://{address}/metrics")))
+}
+
+/// Tells by the health service whether what the rules' files hold is in force.
+async fn report_rules(mut fault: watch::Receiver<Option<String>>, health: HealthReporter) {
+    loop {
+        let status = match &*fault.borrow_and_update() {
+            None => ServingStatus::Serving,
+            Some(_) => ServingStatus::NotServing,
+        };
+        health.set_service_status(RULES_HEALTH, status).await;
+        if fault.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
 /// Whose the sessions are that the store has.
 fn owners(store: Option<&Store>) -> Result<Owners, StoreError> {
     let owners = Owners::default();
@@ -821,6 +894,7 @@ struct Started<'a> {
     bound: &'a ListenAddress,
     revision: &'a str,
     console: Option<&'a str>,
+    metrics: Option<&'a str>,
 }
 
 fn announce(
@@ -843,6 +917,9 @@ fn announce(
             });
             if let Some(console) = started.console {
                 line["console"] = console.into();
+            }
+            if let Some(metrics) = started.metrics {
+                line["metrics"] = metrics.into();
             }
             writeln!(out, "{line}")?;
         }

@@ -28,6 +28,7 @@ mod console;
 mod described;
 mod identity;
 pub mod listen;
+mod numbers;
 mod operators;
 mod owners;
 mod reception;

@@ -18,6 +18,9 @@ fn every_command_says_what_it_does() {
         ("execgate shell", EXECGATE, &["shell"]),
         ("execgate check", EXECGATE, &["check"]),
         ("execgate audit", EXECGATE, &["audit"]),
+        ("execgate audit verify", EXECGATE, &["audit", "verify"]),
+        ("execgate audit head", EXECGATE, &["audit", "head"]),
+        ("execgate watch", EXECGATE, &["watch"]),
         ("execgate approvals", EXECGATE, &["approvals"]),
         ("execgate approvals list", EXECGATE, &["approvals", "list"]),
         (

@@ -89,7 +89,7 @@ function one(place, state, id) {
     const end = session.ended || !state.me.may_operate
       ? null
       : make("button.refuse", { onclick: () => terminate(id) }, "End this session");
-    split.replaceChildren(make("div", make("section.card", make("h2", session.command || id), facts([
+    split.replaceChildren(make("div", make("section.card", make("h2.command", session.command || id), facts([
       ["Session", make("code", id)],
       ["Gate", [session.gate, session.hostname].filter(Boolean).join(" on ")],
       ["User", session.user],
@@ -164,8 +164,14 @@ function ordered(execs) {
 
 function bar(exec, first, last) {
   const share = (milliseconds) => `${(100 * milliseconds) / (last - first)}%`;
-  const line = make(`i.${exec.verdict ?? "withdrawn"}`);
-  line.style.left = share(Math.max(0, exec.time - first));
-  line.style.width = share((exec.waited ?? 0) + (exec.elapsed ?? 0));
-  return make("span.span", { "aria-hidden": "true" }, line);
+  const begins = Math.max(0, exec.time - first);
+  const part = (kind, from, length) => {
+    const line = make(`i.${kind}`);
+    line.style.left = share(from);
+    line.style.width = share(length);
+    return line;
+  };
+  const waited = exec.waited ?? 0;
+  return make("span.span", { "aria-hidden": "true" },
+    part("waiting", begins, waited), part(exec.verdict ?? "withdrawn", begins + waited, exec.elapsed ?? 0));
 }
