@@ -237,3 +237,36 @@ pub(super) fn set_aside(path: &Path) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{chown, symlink};
+
+    use super::*;
+
+    #[test]
+    fn what_is_another_users_or_no_file_is_left_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("journal");
+        let directory = Directory::open(&path).unwrap();
+        let named = |number: u32| path.join(format!("{PREFIX}{number:032x}{SUFFIX}"));
+        std::fs::write(named(1), "x").unwrap();
+        symlink(named(1), named(2)).unwrap();
+        std::fs::create_dir(named(3)).unwrap();
+        std::fs::write(named(4), "x").unwrap();
+        // Only root can give files away.
+        if chown(named(4), Some(65534), None).is_err() {
+            eprintln!("not root: files of other users aren't tried");
+            std::fs::remove_file(named(4)).unwrap();
+        }
+        let own = directory.path.join(named(1).file_name().unwrap());
+        assert_eq!(directory.files().unwrap(), [own]);
+        if chown(&path, Some(65534), None).is_ok() {
+            let refused = Directory::open(&path);
+            assert!(
+                matches!(refused, Err(JournalError::Foreign { owner: 65534, .. })),
+                "{refused:?}"
+            );
+        }
+    }
+}
