@@ -45,7 +45,11 @@ impl Place {
                 .output()
                 .expect("a token");
             assert!(made.status.success(), "{made:?}");
-            let file = if name == "gate" { "tokens" } else { "operators" };
+            let file = if name == "gate" {
+                "tokens"
+            } else {
+                "operators"
+            };
             std::fs::write(directory.path().join(file), made.stdout).expect("a file");
         }
         let (service, address) = start(directory.path(), "127.0.0.1:0", arguments);
