@@ -24,7 +24,7 @@ const PREFIX: &str = "execgate_";
         EXAMPLES\n\
         \x20 execgate token ci-7\n\
         \x20 execgate token ci-7 --write /run/execgate/token >> /etc/execgate/tokens\n\
-        \x20 execgate token jane --role auditor --write ~/.execgate-token >> /etc/execgate/tokens\n\n\
+        \x20 execgate token jane --role auditor --write ~/.execgate-token >> /etc/execgate/operators\n\n\
         EXIT CODES\n\
         \x20 0  made\n\
         \x20 1  it couldn't be written\n\

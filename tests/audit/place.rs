@@ -38,7 +38,6 @@ impl Place {
     pub(crate) fn with(arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         std::fs::write(directory.path().join("rules"), RULES).expect("a file");
-        let mut lines = String::new();
         for (name, role) in [("gate", "gate"), ("auditor", "auditor")] {
             let made = Command::new(env!("CARGO_BIN_EXE_execgate"))
                 .args(["token", name, "--role", role, "--write"])
@@ -46,9 +45,13 @@ impl Place {
                 .output()
                 .expect("a token");
             assert!(made.status.success(), "{made:?}");
-            lines.push_str(&String::from_utf8(made.stdout).expect("text"));
+            let file = if name == "gate" {
+                "tokens"
+            } else {
+                "operators"
+            };
+            std::fs::write(directory.path().join(file), made.stdout).expect("a file");
         }
-        std::fs::write(directory.path().join("tokens"), lines).expect("a file");
         let (service, address) = start(directory.path(), "127.0.0.1:0", arguments);
         Self {
             directory,
@@ -142,6 +145,8 @@ fn start(directory: &Path, listen: &str, arguments: &[&str]) -> (Child, String) 
             .arg(directory.join("rules"))
             .arg("--tokens")
             .arg(directory.join("tokens"))
+            .arg("--operators")
+            .arg(directory.join("operators"))
             .arg("--data")
             .arg(directory.join("data"))
             .args(["--listen", listen, "--log", "error"])

@@ -88,7 +88,7 @@ async fn what_can_not_be_asked_is_said_with_what_to_do() {
         .expect("it runs");
     assert_eq!(done.status.code(), Some(1));
     let errors = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert!(errors.contains("isn't an auditor"), "{errors}");
+    assert!(errors.contains("operators and auditors"), "{errors}");
 }
 
 #[tokio::test]

@@ -1,4 +1,8 @@
 //! `audit`: what happened, from the event store of a policy service, or by asking the service.
+//!
+//! Invariants: what came from a sandbox reaches a terminal escaped; every page and every read is bounded.
+//!
+//! Not here: how the record is kept and searched (`store`), and how the service is called (`cli`).
 
 mod json;
 mod request;
