@@ -1,5 +1,14 @@
 //! Compiles `proto/` with protox, so that no protoc is needed. The wrapper needs none of it.
 
+/// The file of each contract that leads to all of it.
+#[cfg(feature = "full")]
+const CONTRACTS: [&str; 4] = [
+    "execgate/policy/v1/policy_service.proto",
+    "execgate/approval/v1/approval_service.proto",
+    "execgate/audit/v1/audit_service.proto",
+    "execgate/session/v1/session_service.proto",
+];
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
     #[cfg(feature = "full")]
@@ -12,7 +21,7 @@ fn compile_protos() -> Result<(), Box<dyn std::error::Error>> {
     let descriptors = protox::Compiler::new(["proto"])?
         .include_imports(true)
         .include_source_info(true)
-        .open_file("execgate/policy/v1/policy_service.proto")?
+        .open_files(CONTRACTS)?
         .encode_file_descriptor_set();
     let out_dir =
         std::path::PathBuf::from(std::env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
@@ -22,6 +31,6 @@ fn compile_protos() -> Result<(), Box<dyn std::error::Error>> {
         .file_descriptor_set_path(&path)
         .skip_protoc_run()
         .bytes(".")
-        .compile_protos(&["execgate/policy/v1/policy_service.proto"], &["proto"])?;
+        .compile_protos(&CONTRACTS, &["proto"])?;
     Ok(())
 }

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use execgate::link::{LinkOptions, PolicyLink};
 use execgate::model::{
-    DecisionCode, Enforcement, Environment, ExecId, ExecOutcome, InterceptedExec, ProcessIdentity,
+    DecisionCode, Environment, ExecId, ExecOutcome, InterceptedExec, ProcessIdentity,
     SandboxReport, SessionDescription, SessionEvent, SessionId,
 };
 use execgate::server::{EscalationPolicy, SessionContext};
@@ -43,14 +43,15 @@ const ALONE: Duration = Duration::from_millis(10);
 const CALM: Duration = Duration::from_secs(1);
 
 fn main() {
-    let arguments: Vec<_> = std::env::args().skip(1).collect();
-    match arguments.first().map(String::as_str) {
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let text = |at: usize| arguments.get(at).and_then(|argument| argument.to_str());
+    match text(0) {
         Some("gate") => tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap()
-            .block_on(gate(&arguments[1], arguments[2].parse().unwrap())),
+            .block_on(gate(text(1).unwrap(), text(2).unwrap().parse().unwrap())),
         _ => measure(),
     }
 }

@@ -659,6 +659,25 @@ async fn new_rules_come_into_force_and_broken_ones_do_not() {
     let verdict = gate.ask(3, "/usr/bin/true", &[]).await;
     assert!(is_run(&verdict));
     assert_ne!(verdict.policy_revision, first);
+    drop(gate);
+
+    // They are no news to a session that begins under them: what its gate may reuse stays.
+    let mut gate = Gate::open(&policyd).await;
+    gate.tell(started(&SESSION.replace('0', "1"), None)).await;
+    assert_eq!(
+        gate.accepted().await.policy_revision,
+        verdict.policy_revision
+    );
+    for exec in 1..=30 {
+        gate.tell(requested(exec, "/usr/bin/true", &[])).await;
+        loop {
+            match gate.receive().await {
+                Ok(Some(Answer::Verdict(_))) => break,
+                Ok(Some(Answer::EventsAcknowledged(_))) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
 }
 
 #[tokio::test]

@@ -14,8 +14,12 @@ use prost_types::{
     FileDescriptorSet, ServiceDescriptorProto,
 };
 
-const PACKAGE: &str = "execgate.policy.v1";
-const SNAPSHOT: &str = "tests/snapshots/execgate.policy.v1.txt";
+/// The contracts: each is a package, with so many files. What it was is in `tests/snapshots/PACKAGE.txt`.
+const PACKAGES: [(&str, usize); 3] = [
+    ("execgate.policy.v1", 3),
+    ("execgate.approval.v1", 2),
+    ("execgate.session.v1", 1),
+];
 
 /// Field numbers of `descriptor.proto`, of which paths to comments are made.
 mod path {
@@ -31,7 +35,7 @@ mod path {
 }
 
 /// Repeated fields whose name is singular because what they hold is one thing.
-const COLLECTIVE: [&str; 1] = ["SessionStarted.command"];
+const COLLECTIVE: [&str; 2] = ["SessionStarted.command", "Session.command"];
 
 #[test]
 fn every_element_is_commented() {
@@ -61,11 +65,14 @@ fn the_comment_on_each_oneof_arm_says_who_sends_it() {
 #[test]
 fn files_lie_in_the_directory_of_their_package() {
     let mut faults = Vec::new();
-    let files = files();
-    let directory = PACKAGE.replace('.', "/");
-    for file in &files {
-        let options = file.options.clone().unwrap_or_default();
+    let files = PACKAGES.iter().flat_map(|(package, _)| {
+        let files = files(package);
         let first = files[0].options.clone().unwrap_or_default();
+        files.into_iter().map(move |file| (file, first.clone()))
+    });
+    for (file, first) in files {
+        let directory = file.package().replace('.', "/");
+        let options = file.options.clone().unwrap_or_default();
         let name = file.name().strip_prefix(&format!("{directory}/"));
         let stem = name.and_then(|name| name.strip_suffix(".proto"));
         for (holds, fault) in [
@@ -224,7 +231,7 @@ fn each_call_has_a_request_and_a_response_of_its_own() {
                 (method.input_type(), "Request"),
                 (method.output_type(), "Response"),
             ] {
-                if local(message) != format!("{}{role}", method.name()) {
+                if local(element.file.package(), message) != format!("{}{role}", method.name()) {
                     faults.push(format!("{} has the {role} {message}", method.name()));
                 }
                 if !used.insert(message.to_owned()) {
@@ -238,35 +245,38 @@ fn each_call_has_a_request_and_a_response_of_its_own() {
 
 #[test]
 fn nothing_is_removed_renamed_renumbered_or_retyped() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(SNAPSHOT);
-    let snapshot = std::fs::read_to_string(path).expect("the snapshot");
-    let before: BTreeSet<&str> = snapshot.lines().collect();
-    let lines = contract();
-    let now: BTreeSet<&str> = lines.iter().map(String::as_str).collect();
+    for (package, _) in PACKAGES {
+        let name = format!("tests/snapshots/{package}.txt");
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(&name);
+        let snapshot = std::fs::read_to_string(path).unwrap_or_default();
+        let before: BTreeSet<&str> = snapshot.lines().collect();
+        let lines = contract(package);
+        let now: BTreeSet<&str> = lines.iter().map(String::as_str).collect();
 
-    let gone: Vec<_> = before
-        .difference(&now)
-        .filter(|line| !is_reserved(line))
-        .collect();
-    assert!(
-        gone.is_empty(),
-        "proto/ breaks those who were built against it. Gone or changed:\n{gone:#?}\n\
-         A field that is no longer used is removed by reserving both its number and its name; \
-         everything else stays as it is, or goes into a package v2."
-    );
-    let added: Vec<_> = now.difference(&before).copied().collect();
-    assert!(
-        added.is_empty(),
-        "proto/ has what {SNAPSHOT} hasn't. Additions are compatible; once you are sure of their \
-         names, numbers and types, add these lines there, in any place:\n{}",
-        added.join("\n")
-    );
+        let gone: Vec<_> = before
+            .difference(&now)
+            .filter(|line| !is_reserved(package, line))
+            .collect();
+        assert!(
+            gone.is_empty(),
+            "proto/ breaks those who were built against it. Gone or changed:\n{gone:#?}\n\
+             A field that is no longer used is removed by reserving both its number and its name; \
+             everything else stays as it is, or goes into a package v2."
+        );
+        let added: Vec<_> = now.difference(&before).copied().collect();
+        assert!(
+            added.is_empty(),
+            "proto/ has what {name} hasn't. Additions are compatible; once you are sure of their \
+             names, numbers and types, add these lines there, in any place:\n{}",
+            added.join("\n")
+        );
+    }
 }
 
 /// The contract, a line for each thing that a peer may rely on.
-fn contract() -> Vec<String> {
+fn contract(package: &str) -> Vec<String> {
     let mut lines = Vec::new();
-    for element in elements_with_map_entries() {
+    for element in elements_with_map_entries(package) {
         let name = &element.name;
         match element.kind {
             Kind::Message(message) => {
@@ -276,7 +286,7 @@ fn contract() -> Vec<String> {
                         "field {name}.{} = {}: {}",
                         field.name(),
                         field.number(),
-                        type_of(message, field)
+                        type_of(package, message, field)
                     ));
                 }
             }
@@ -293,12 +303,12 @@ fn contract() -> Vec<String> {
                 for method in &service.method {
                     let stream = |streams| if streams { "stream " } else { "" };
                     lines.push(format!(
-                        "rpc {PACKAGE}.{name}/{}({}{}) returns ({}{})",
+                        "rpc {package}.{name}/{}({}{}) returns ({}{})",
                         method.name(),
                         stream(method.client_streaming()),
-                        local(method.input_type()),
+                        local(package, method.input_type()),
                         stream(method.server_streaming()),
-                        local(method.output_type()),
+                        local(package, method.output_type()),
                     ));
                 }
             }
@@ -308,7 +318,7 @@ fn contract() -> Vec<String> {
     lines
 }
 
-fn type_of(message: &DescriptorProto, field: &FieldDescriptorProto) -> String {
+fn type_of(package: &str, message: &DescriptorProto, field: &FieldDescriptorProto) -> String {
     let mut text = String::new();
     if field.label() == Label::Repeated {
         text.push_str("repeated ");
@@ -317,7 +327,7 @@ fn type_of(message: &DescriptorProto, field: &FieldDescriptorProto) -> String {
         text.push_str("optional ");
     }
     match field.r#type() {
-        Type::Message | Type::Enum => text.push_str(local(field.type_name())),
+        Type::Message | Type::Enum => text.push_str(local(package, field.type_name())),
         other => text.push_str(
             &other
                 .as_str_name()
@@ -334,7 +344,7 @@ fn type_of(message: &DescriptorProto, field: &FieldDescriptorProto) -> String {
 }
 
 /// Whether a line of the snapshot is about a field or value whose number and name are both reserved.
-fn is_reserved(line: &str) -> bool {
+fn is_reserved(package: &str, line: &str) -> bool {
     let Some((name, number)) = line
         .split_once(' ')
         .and_then(|(_, rest)| rest.split_once(" = "))
@@ -346,7 +356,8 @@ fn is_reserved(line: &str) -> bool {
         return false;
     };
     elements().iter().any(|element| {
-        element.name == owner
+        element.file.package() == package
+            && element.name == owner
             && match element.kind {
                 Kind::Message(message) => {
                     message.reserved_name.iter().any(|name| name == own)
@@ -398,21 +409,33 @@ impl Element {
     }
 }
 
-fn files() -> Vec<&'static FileDescriptorProto> {
+fn files(package: &str) -> Vec<&'static FileDescriptorProto> {
     static SET: std::sync::OnceLock<FileDescriptorSet> = std::sync::OnceLock::new();
     let set = SET.get_or_init(|| FileDescriptorSet::decode(FILE_DESCRIPTOR_SET).expect("a set"));
     let files: Vec<_> = set
         .file
         .iter()
-        .filter(|file| file.package() == PACKAGE)
+        .filter(|file| file.package() == package)
         .collect();
-    assert_eq!(files.len(), 3);
+    let count = PACKAGES.iter().find(|(name, _)| *name == package);
+    assert_eq!(
+        Some(files.len()),
+        count.map(|(_, count)| *count),
+        "{package}"
+    );
     files
 }
 
 /// All elements that somebody wrote: without the entries of maps, which are implied.
 fn elements() -> Vec<Element> {
-    let mut elements = elements_with_map_entries();
+    let packages = PACKAGES.iter();
+    packages
+        .flat_map(|(package, _)| elements_of(package))
+        .collect()
+}
+
+fn elements_of(package: &str) -> Vec<Element> {
+    let mut elements = elements_with_map_entries(package);
     let entries: Vec<String> = elements
         .iter()
         .filter(|element| matches!(element.kind, Kind::Message(message) if is_map_entry(message)))
@@ -422,9 +445,9 @@ fn elements() -> Vec<Element> {
     elements
 }
 
-fn elements_with_map_entries() -> Vec<Element> {
+fn elements_with_map_entries(package: &str) -> Vec<Element> {
     let mut elements = Vec::new();
-    for file in files() {
+    for file in files(package) {
         let mut add = |element| elements.push(element);
         for (index, message) in (0..).zip(&file.message_type) {
             message_elements(file, "", message, vec![path::FILE_MESSAGE, index], &mut add);
@@ -535,9 +558,9 @@ fn in_oneof(field: &FieldDescriptorProto) -> bool {
 }
 
 /// A type's name without this package.
-fn local(name: &str) -> &str {
+fn local<'n>(package: &str, name: &'n str) -> &'n str {
     let name = name.trim_start_matches('.');
-    name.strip_prefix(PACKAGE)
+    name.strip_prefix(package)
         .map_or(name, |name| name.trim_start_matches('.'))
 }
 

@@ -1,7 +1,7 @@
 //! `execgate exec` and `execgate shell`: one session of a patched shell.
 
 use std::ffi::{OsString, c_int};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -361,6 +361,24 @@ impl Gate {
     }
 }
 
+/// Most patterns in a file, in bytes: what is longer is some other file, or has no end.
+const MAX_PATTERNS: u64 = 4 << 20;
+
+/// May be a pipe, as from a shell's process substitution.
+fn read_patterns(file: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let length = std::fs::File::open(file)?
+        .take(MAX_PATTERNS + 1)
+        .read_to_string(&mut text)?;
+    if length as u64 > MAX_PATTERNS {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("it is longer than {} MiB", MAX_PATTERNS >> 20),
+        ));
+    }
+    Ok(text)
+}
+
 /// What of execs may leave the gate.
 fn disclosure(options: &SessionOptions) -> Result<Disclosure, Failure> {
     let mut disclosure = Disclosure::default();
@@ -371,7 +389,7 @@ fn disclosure(options: &SessionOptions) -> Result<Disclosure, Failure> {
     }
     if let Some(file) = &options.redact_from {
         let shown = file.display();
-        let lines = std::fs::read_to_string(file).map_err(|error| {
+        let lines = read_patterns(file).map_err(|error| {
             Failure::saying(format!("cannot read the patterns of {shown}: {error}"))
         })?;
         for (line, pattern) in (1..).zip(lines.lines()) {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::JournalError;
-use super::file::JournalFile;
+use super::file::{JournalFile, remove_with_log};
 use crate::sys::{host, random};
 
 const PREFIX: &str = "gate-";
@@ -93,9 +93,7 @@ impl Directory {
                 .open(&path)
                 .and_then(|file| file.metadata())
                 .map_err(system)?;
-            let file = JournalFile::create(&path).inspect_err(|_| {
-                let _ = std::fs::remove_file(&path);
-            })?;
+            let file = JournalFile::create(&path).inspect_err(|_| remove_with_log(&path))?;
             // Who takes an empty file for a dead gate's removes it, and holds the lock for that. Now
             // that the lock is this gate's the file is there for good, or isn't.
             match std::fs::symlink_metadata(&path) {
@@ -112,6 +110,7 @@ impl Directory {
         &self,
         is_held: impl Fn(&Path) -> bool,
     ) -> Result<Vec<JournalFile>, JournalError> {
+        self.remove_lone_logs();
         let mut files = Vec::new();
         for path in self.files()? {
             if is_held(&path) {
@@ -129,6 +128,24 @@ impl Directory {
             }
         }
         Ok(files)
+    }
+
+    /// Removes logs whose files are gone: their gates were killed when they had removed the one and not yet
+    /// the other. A file is there before its log.
+    fn remove_lone_logs(&self) {
+        let entries = std::fs::read_dir(&self.path);
+        for entry in entries.into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let of = name.to_str().and_then(|name| name.strip_suffix("-wal"));
+            let Some(of) = of.filter(|of| of.starts_with(PREFIX) && of.ends_with(SUFFIX)) else {
+                continue;
+            };
+            let file = self.path.join(of);
+            let is_set_aside = || self.path.join(format!("{of}{CORRUPT}")).exists();
+            if !file.exists() && !is_set_aside() {
+                remove_with_log(&file);
+            }
+        }
     }
 
     /// The journals' files, those of live gates among them.

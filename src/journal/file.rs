@@ -297,21 +297,14 @@ impl JournalFile {
         let Self {
             connection, path, ..
         } = self;
-        // Closing it removes the log. Whoever takes the lock next finds nothing and removes it as well.
+        // Whoever takes the lock next finds nothing and removes it as well.
         let _ = connection.close();
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!("removing {}: {error}", path.display());
-            }
-            _ => {}
-        }
+        remove_with_log(&path);
     }
 
     /// The log, which has what was committed last.
     pub(super) fn log_path(&self) -> PathBuf {
-        let mut path = self.path.clone().into_os_string();
-        path.push("-wal");
-        path.into()
+        log_of(&self.path)
     }
 
     /// Writes a long log into the database.
@@ -576,6 +569,25 @@ pub(super) fn forget(transaction: &Transaction<'_>, session: i64) -> rusqlite::R
     transaction.execute("DELETE FROM events WHERE session = ?1", [session])?;
     transaction.execute("DELETE FROM sessions WHERE number = ?1", [session])?;
     Ok(-growth)
+}
+
+fn log_of(path: &Path) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push("-wal");
+    path.into()
+}
+
+/// Removes a file, and then its log: SQLite leaves that where the disk has no room to write it into the
+/// database.
+pub(super) fn remove_with_log(path: &Path) {
+    for path in [path, &log_of(path)] {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!("removing {}: {error}", path.display());
+            }
+            _ => {}
+        }
+    }
 }
 
 fn open(path: &Path) -> rusqlite::Result<Connection> {

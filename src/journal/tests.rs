@@ -264,3 +264,20 @@ fn a_session_without_an_end_is_one_whose_gate_was_killed() {
     assert_eq!(sequences, [2, 9]);
     again.settle(9).expect("a file");
 }
+
+#[test]
+fn a_log_whose_file_is_gone_is_removed_and_one_that_is_set_aside_is_not() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let journal = open(directory.path(), 1 << 20);
+    let path = |number: &str, end: &str| {
+        let name = format!("gate-{}.sqlite{end}", number.repeat(32));
+        directory.path().join("journal").join(name)
+    };
+    let aside = [path("2", "-wal"), path("2", ".corrupt")];
+    for path in aside.iter().chain([&path("1", "-wal")]) {
+        std::fs::write(path, "what a log has").expect("a file");
+    }
+    journal.left().expect("nothing in the way");
+    assert!(!path("1", "-wal").exists());
+    assert!(aside.iter().all(|path| path.exists()));
+}

@@ -257,7 +257,7 @@ impl Drop for OpenQuestion<'_> {
     fn drop(&mut self) {
         if let Some(exec) = self.exec {
             // The server tells the service.
-            drop(self.shared.update(|state| state.withdraw(exec)));
+            drop(self.shared.update(|state| state.abandon(exec)));
         }
     }
 }
@@ -537,6 +537,10 @@ impl Shared {
                 Some(exec),
                 &format_args!("exec {exec} was never asked"),
             ),
+            // Nobody's fault.
+            Stray::Crossed => {
+                self.tally.superfluous_verdicts.add(1);
+            }
             Stray::Superfluous => self.warn(
                 &self.tally.superfluous_verdicts,
                 Some(exec),

@@ -37,6 +37,9 @@ pub(super) struct SessionState<R> {
     open_bytes: usize,
     /// Greatest id that was asked, to tell a late verdict from one for an exec that never was.
     greatest_asked: ExecId,
+    /// The latest questions whose askers went away, at most as many as may be open: their verdicts may
+    /// have been on the way.
+    abandoned: VecDeque<ExecId>,
     call: Call,
     /// How many calls have been given their first message.
     calls_opened: u32,
@@ -199,6 +202,8 @@ pub(super) enum Stray {
     Unknown,
     /// The exec is no longer open: a second verdict, or one that came too late.
     Superfluous,
+    /// Its asker has gone: the service may have answered before it was told.
+    Crossed,
 }
 
 /// What has become of a question whose deadline came.
@@ -225,6 +230,7 @@ impl<R> SessionState<R> {
             open: HashMap::new(),
             open_bytes: 0,
             greatest_asked: ExecId(0),
+            abandoned: VecDeque::new(),
             call: Call {
                 number: CallNumber(0),
                 phase: Phase::Down,
@@ -311,6 +317,16 @@ impl<R> SessionState<R> {
         self.log.shed(|exec| open.contains_key(&exec))
     }
 
+    /// Takes back a question because its asker went away.
+    pub(super) fn abandon(&mut self, exec: ExecId) -> Option<R> {
+        let reply = self.withdraw(exec)?;
+        if self.abandoned.len() >= self.bounds.questions {
+            self.abandoned.pop_front();
+        }
+        self.abandoned.push_back(exec);
+        Some(reply)
+    }
+
     /// Asks no longer: the asker has gone.
     pub(super) fn withdraw(&mut self, exec: ExecId) -> Option<R> {
         let question = self.open.remove(&exec)?;
@@ -345,11 +361,17 @@ impl<R> SessionState<R> {
     /// Takes the reply of a question that a verdict has come for.
     pub(super) fn answered(&mut self, exec: ExecId) -> Result<R, Stray> {
         self.heard(Acknowledgement::None);
-        self.withdraw(exec).ok_or(if exec <= self.greatest_asked {
+        self.withdraw(exec).ok_or_else(|| self.stray(exec))
+    }
+
+    fn stray(&self, exec: ExecId) -> Stray {
+        if self.abandoned.contains(&exec) {
+            Stray::Crossed
+        } else if exec <= self.greatest_asked {
             Stray::Superfluous
         } else {
             Stray::Unknown
-        })
+        }
     }
 
     /// Lets a question wait longer, because a person decides; gives access to its reply.
@@ -360,11 +382,7 @@ impl<R> SessionState<R> {
         now: Instant,
     ) -> Result<&mut R, Stray> {
         self.heard(Acknowledgement::None);
-        let stray = if exec <= self.greatest_asked {
-            Stray::Superfluous
-        } else {
-            Stray::Unknown
-        };
+        let stray = self.stray(exec);
         let cap = self.bounds.pending_cap;
         let question = self.open.get_mut(&exec).ok_or(stray)?;
         let latest = after(question.asked, cap);

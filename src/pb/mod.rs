@@ -24,11 +24,44 @@ pub use status::{Reconnect, after_status};
 pub use text::{TEXT_LIMIT, one_line};
 pub use trace::{NoTraceParent, TRACEPARENT, TraceParent};
 
-/// Generated from `proto/execgate/policy/v1`.
-#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
-pub mod v1 {
-    tonic::include_proto!("execgate.policy.v1");
+/// What gates and policy services say to each other.
+pub mod policy {
+    /// Generated from `proto/execgate/policy/v1`.
+    #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
+    pub mod v1 {
+        tonic::include_proto!("execgate.policy.v1");
+    }
 }
+
+/// What operators and policy services say to each other about execs that wait for a person.
+pub mod approval {
+    /// Generated from `proto/execgate/approval/v1`.
+    #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
+    pub mod v1 {
+        tonic::include_proto!("execgate.approval.v1");
+    }
+}
+
+/// What operators and policy services say to each other about sessions.
+pub mod session {
+    /// Generated from `proto/execgate/session/v1`.
+    #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
+    pub mod v1 {
+        tonic::include_proto!("execgate.session.v1");
+    }
+}
+
+/// What auditors and policy services say to each other about what is on record.
+pub mod audit {
+    /// Generated from `proto/execgate/audit/v1`.
+    #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
+    pub mod v1 {
+        tonic::include_proto!("execgate.audit.v1");
+    }
+    pub use v1::*;
+}
+
+pub use policy::v1;
 
 /// The encoded descriptors of `proto/`, for gRPC reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] =

@@ -1,4 +1,5 @@
-//! Takes connections, and hands on those whose peer has shown who it is and that it speaks HTTP/2.
+//! Takes connections, and hands on those whose peer has shown who it is, and that it speaks HTTP/2 where gates and
+//! operators call.
 //!
 //! Each is seen to by itself, within a few seconds, and all of them are bounded: one that says nothing
 //! holds up nobody.
@@ -45,6 +46,17 @@ pub(super) struct Demands {
     pub(super) tls: Option<watch::Receiver<Arc<Tls>>>,
     /// The users whose processes may connect by a Unix socket.
     pub(super) users: Vec<u32>,
+    /// Who is spoken with.
+    pub(super) protocol: Protocol,
+}
+
+/// What is spoken on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    /// gRPC's, which begins with a preface.
+    Http2,
+    /// A browser's.
+    Http1,
 }
 
 /// Bounds for a process that may have so many descriptors. One peer gets half, so that there is room
@@ -147,16 +159,19 @@ impl Entrance {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!("setting TCP_NODELAY: {error}");
         }
+        let protocol = self.demands.protocol;
         let tls = self.demands.tls.as_ref();
-        let acceptor = tls.map(|tls| TlsAcceptor::from(Arc::clone(&tls.borrow().config)));
-        let opened = tokio::time::timeout(OPENING_PATIENCE, open(stream, acceptor)).await;
+        let acceptor = tls.map(|tls| TlsAcceptor::from(tls.borrow().of(protocol)));
+        let opening = open(stream, acceptor, protocol);
+        let opened = tokio::time::timeout(OPENING_PATIENCE, opening).await;
         match opened {
             Ok(Ok((stream, proven))) => {
                 let peer = Peer {
                     proven,
                     address: address.to_string().into(),
                 };
-                self.hand_on(Connection::new(stream, peer, admitted)).await;
+                let connection = Connection::new(stream, peer, protocol, admitted);
+                self.hand_on(connection).await;
             }
             Ok(Err((refusal, left))) => {
                 refuse(&address, &refusal);
@@ -186,7 +201,10 @@ impl Entrance {
         };
         let mut stream = Stream::Unix(stream);
         match tokio::time::timeout(OPENING_PATIENCE, read_preface(&mut stream)).await {
-            Ok(Ok(())) => self.hand_on(Connection::new(stream, peer, admitted)).await,
+            Ok(Ok(())) => {
+                let connection = Connection::new(stream, peer, Protocol::Http2, admitted);
+                self.hand_on(connection).await;
+            }
             Ok(Err(refusal)) => refuse(&peer.address, &refusal),
             Err(_) => too_slow(&peer.address),
         }
@@ -203,11 +221,15 @@ impl Entrance {
 async fn open(
     stream: TcpStream,
     acceptor: Option<TlsAcceptor>,
+    protocol: Protocol,
 ) -> Result<(Stream, Option<Proof>), (Refusal, Option<TcpStream>)> {
     let (mut stream, proven) = match acceptor {
         Some(acceptor) => begin_tls(stream, acceptor).await?,
         None => (Stream::Tcp(stream), None),
     };
+    if protocol == Protocol::Http1 {
+        return Ok((stream, proven));
+    }
     match read_preface(&mut stream).await {
         Ok(()) => Ok((stream, proven)),
         Err(refusal) => {

@@ -9,15 +9,16 @@ use tonic::{Request, Status};
 
 use super::connection::{Peer, Proof};
 use super::identity::GateIdentity;
+use super::operators::{Duty, Operator};
 use super::throttle::Throttle;
-use super::tokens::{TokenDigest, Tokens};
+use super::tokens::{Holder, TokenDigest, Tokens};
 
 /// Longest token, in bytes.
 const MAX_TOKEN: usize = 4_096;
 
 static REFUSED: Throttle = Throttle::new(Duration::from_secs(1));
 
-/// Who makes a call. Each call that reaches a service has it.
+/// The gate that makes a call. Each call of a gate has it as an extension, and no other call has.
 #[derive(Debug, Clone)]
 pub(super) struct Caller {
     pub(super) gate: GateIdentity,
@@ -25,17 +26,58 @@ pub(super) struct Caller {
     pub(super) token: Option<TokenDigest>,
 }
 
-/// Where tokens are asked for, a call needs one, unless its connection came with a certificate.
+/// The operator who makes a call. Each call of an operator has it as an extension, and no other call has.
+#[derive(Debug, Clone)]
+pub(super) struct OperatorCaller {
+    pub(super) operator: Operator,
+    /// The call ends when it is no longer valid.
+    pub(super) token: TokenDigest,
+}
+
+/// Who may read what is on record: an operator, or one whose connection proves to be an auditor's. Each such
+/// call has it as an extension, and no other call has.
+#[derive(Debug, Clone)]
+pub(super) struct Reader {
+    pub(super) name: Arc<str>,
+    /// The operator's token, where one says so: the call ends when it is no longer valid.
+    pub(super) token: Option<TokenDigest>,
+}
+
+/// Who makes a call: one of these, and never two. An operator may be a reader besides.
+#[derive(Debug, Clone)]
+enum Who {
+    Gate(Caller),
+    Operator(OperatorCaller),
+    Reader(Reader),
+}
+
+/// Where tokens are asked for, a gate's call needs one, unless its connection came with a certificate. An
+/// operator's call has an operator's token, whatever the connection came with.
 #[derive(Debug, Clone)]
 pub(super) struct Authentication {
     pub(super) tokens: Option<watch::Receiver<Arc<Tokens>>>,
+    pub(super) operators: Option<watch::Receiver<Arc<Tokens<Operator>>>>,
+    /// Who only reads what is on record, besides those whose token says so.
+    pub(super) auditors: Arc<[GateIdentity]>,
+    /// What a gate must have that shows no token.
+    pub(super) without_token: WithoutToken,
+}
+
+/// What becomes of a gate's call without a token, where none is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WithoutToken {
+    /// Its connection must have come with a certificate. TLS sees to that by itself, unless operators may
+    /// connect without one.
+    NeedsCertificate,
+    /// It may be anybody's.
+    Admitted,
 }
 
 impl Authentication {
-    fn caller(&self, request: &Request<()>) -> Result<Caller, &'static str> {
+    fn who(&self, request: &Request<()>) -> Result<Who, &'static str> {
         let peer = request.extensions().get::<Peer>();
         let proven = peer.and_then(|peer| peer.proven.clone());
-        let certificate = match &proven {
+        match &proven {
             Some(Proof::Nameless) => {
                 return Err(
                     "the gate's certificate has neither a URI nor a DNS name (subjectAltName) to be known by",
@@ -44,37 +86,139 @@ impl Authentication {
             Some(Proof::Stranger) => {
                 return Err("the user of the gate's process isn't one that may connect here");
             }
-            Some(Proof::Certificate(gate)) => Some(gate.clone()),
-            Some(Proof::User(_)) | None => None,
+            Some(Proof::Certificate(_) | Proof::User(_)) | None => {}
+        }
+        let shown = self.shown(request)?;
+        let (Some(token), Some(operators)) = (shown, &self.operators) else {
+            return self.connected(proven, shown);
         };
-        let Some(tokens) = &self.tokens else {
-            let gate = match proven {
-                Some(Proof::Certificate(gate) | Proof::User(gate)) => gate,
-                _ => GateIdentity::anonymous(),
-            };
-            return Ok(Caller { gate, token: None });
+        let operator = operators.borrow().owner(token).cloned();
+        let Some(operator) = operator else {
+            return self.connected(proven, shown);
         };
+        let is_gates =
+            |tokens: &watch::Receiver<Arc<Tokens>>| tokens.borrow().owner(token).is_some();
+        if self.tokens.as_ref().is_some_and(is_gates) {
+            return Err("its token is a gate's and an operator's: give each one of their own");
+        }
+        Ok(match operator.duty() {
+            Duty::Operate => Who::Operator(OperatorCaller { operator, token }),
+            Duty::Audit => Who::Reader(Reader {
+                name: operator.as_str().into(),
+                token: Some(token),
+            }),
+        })
+    }
+
+    /// Who shows no operator's token.
+    fn connected(
+        &self,
+        proven: Option<Proof>,
+        shown: Option<TokenDigest>,
+    ) -> Result<Who, &'static str> {
+        if let Some(Proof::Certificate(identity) | Proof::User(identity)) = &proven
+            && self.auditors.contains(identity)
+        {
+            return Ok(Who::Reader(Reader {
+                name: identity.as_str().into(),
+                token: None,
+            }));
+        }
+        self.gate(proven, shown).map(Who::Gate)
+    }
+
+    /// The token that a call shows. Where none is asked for, what else it may show is passed over.
+    fn shown(&self, request: &Request<()>) -> Result<Option<TokenDigest>, &'static str> {
         let mut shown = request.metadata().get_all("authorization").iter();
         match (shown.next(), shown.next()) {
-            (Some(shown), None) => {
-                let digest = bearer(shown.as_encoded_bytes())?;
-                let owner = tokens.borrow().owner(digest).cloned();
-                let owner = owner.ok_or("the token isn't one that the policy service knows")?;
-                Ok(match certificate {
-                    Some(gate) => Caller { gate, token: None },
-                    None => Caller {
-                        gate: owner,
-                        token: Some(digest),
-                    },
-                })
-            }
+            _ if self.tokens.is_none() && self.operators.is_none() => Ok(None),
+            (Some(shown), None) => bearer(shown.as_encoded_bytes()).map(Some),
             (Some(_), Some(_)) => Err("it has more than one authorization"),
-            (None, _) => match certificate {
-                Some(gate) => Ok(Caller { gate, token: None }),
-                None => Err("the policy service asks for a token, and the gate shows none"),
-            },
+            (None, _) => Ok(None),
         }
     }
+
+    fn gate(
+        &self,
+        proven: Option<Proof>,
+        shown: Option<TokenDigest>,
+    ) -> Result<Caller, &'static str> {
+        let by_connection = |gate| Caller { gate, token: None };
+        let Some(tokens) = &self.tokens else {
+            return match proven {
+                Some(Proof::Certificate(gate)) => Ok(by_connection(gate)),
+                _ if self.without_token == WithoutToken::NeedsCertificate => {
+                    Err("the gate shows no certificate, and one is required")
+                }
+                Some(Proof::User(gate)) => Ok(by_connection(gate)),
+                _ => Ok(by_connection(GateIdentity::anonymous())),
+            };
+        };
+        let owner = match shown {
+            Some(digest) => {
+                let owner = tokens.borrow().owner(digest).cloned();
+                Some(owner.ok_or("the token isn't one that the policy service knows")?)
+            }
+            None => None,
+        };
+        match (proven, owner) {
+            (Some(Proof::Certificate(gate)), _) => Ok(by_connection(gate)),
+            (_, Some(gate)) => Ok(Caller { gate, token: shown }),
+            (_, None) => Err("the policy service asks for a token, and the gate shows none"),
+        }
+    }
+}
+
+/// What an operator's call needs that isn't one.
+pub(super) fn not_an_operator() -> Status {
+    Status::permission_denied(
+        "this takes an operator's token, which a gate's credential isn't (execgate-policyd --operators)",
+    )
+}
+
+/// What a gate's call needs that isn't one.
+pub(super) fn not_a_gate() -> Status {
+    Status::permission_denied("this credential isn't a gate's: only gates have sessions")
+}
+
+/// Who the operator is that makes a call.
+pub(super) fn operator<T>(request: &Request<T>) -> Result<OperatorCaller, Status> {
+    let caller = request.extensions().get::<OperatorCaller>();
+    caller.cloned().ok_or_else(not_an_operator)
+}
+
+/// Who it is that reads what is on record.
+pub(super) fn reader<T>(request: &Request<T>) -> Result<Reader, Status> {
+    request.extensions().get::<Reader>().cloned().ok_or_else(|| {
+        if let Some(held_back) = REFUSED.admit() {
+            let gate = request.extensions().get::<Caller>().map(|caller| &caller.gate);
+            let caller = gate.map_or("?", GateIdentity::as_str);
+            tracing::warn!(caller, held_back, "refused to show the record to who isn't an auditor");
+        }
+        Status::permission_denied(
+            "the record is for operators and auditors: show such a token (execgate-policyd --operators), or a \
+             credential that the policy service knows as an auditor's (--auditor)",
+        )
+    })
+}
+
+/// Completes when the token of a call is no longer valid.
+pub(super) async fn revoked<H: Holder>(
+    token: Option<TokenDigest>,
+    tokens: &mut Option<watch::Receiver<Arc<Tokens<H>>>>,
+) {
+    let (Some(token), Some(tokens)) = (token, tokens) else {
+        return std::future::pending().await;
+    };
+    let holder = tokens.borrow().owner(token).cloned();
+    while tokens.changed().await.is_ok() {
+        let now = tokens.borrow_and_update().owner(token).cloned();
+        if now.is_none() || now != holder {
+            return;
+        }
+    }
+    // Nothing is revoked any more: the service ends.
+    std::future::pending::<()>().await;
 }
 
 fn bearer(authorization: &[u8]) -> Result<TokenDigest, &'static str> {
@@ -91,9 +235,21 @@ fn bearer(authorization: &[u8]) -> Result<TokenDigest, &'static str> {
 
 impl Interceptor for Authentication {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        match self.caller(&request) {
-            Ok(caller) => {
+        match self.who(&request) {
+            Ok(Who::Gate(caller)) => {
                 request.extensions_mut().insert(caller);
+                Ok(request)
+            }
+            Ok(Who::Operator(caller)) => {
+                request.extensions_mut().insert(Reader {
+                    name: caller.operator.as_str().into(),
+                    token: Some(caller.token),
+                });
+                request.extensions_mut().insert(caller);
+                Ok(request)
+            }
+            Ok(Who::Reader(reader)) => {
+                request.extensions_mut().insert(reader);
                 Ok(request)
             }
             Err(reason) => {
@@ -112,11 +268,28 @@ impl Interceptor for Authentication {
 mod tests {
     use super::*;
 
-    fn caller(tokens: bool, proven: Option<Proof>, shown: &[&str]) -> Result<String, &'static str> {
+    fn who(
+        tokens: bool,
+        operators: bool,
+        without_token: WithoutToken,
+        proven: Option<Proof>,
+        shown: &[&str],
+    ) -> Result<String, &'static str> {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("tokens");
-        std::fs::write(&path, format!("ci {}", TokenDigest::of(b"t"))).expect("a file");
+        let line = |name, token: &str| format!("{name} {}\n", TokenDigest::of(token.as_bytes()));
+        let gates = line("ci", "t") + &line("mixed", "both");
+        std::fs::write(&path, gates).expect("a file");
         let tokens = tokens.then(|| {
+            watch::Sender::new(Arc::new(Tokens::load(&path).expect("tokens"))).subscribe()
+        });
+        let auditor = format!("eve {} auditor\n", TokenDigest::of(b"eve"));
+        std::fs::write(
+            &path,
+            line("ada", "ada") + &line("mixed", "both") + &auditor,
+        )
+        .expect("a file");
+        let operators = operators.then(|| {
             watch::Sender::new(Arc::new(Tokens::load(&path).expect("tokens"))).subscribe()
         });
         let mut request = Request::new(());
@@ -128,8 +301,60 @@ mod tests {
             let shown = shown.parse().expect("ASCII");
             request.metadata_mut().append("authorization", shown);
         }
-        let caller = Authentication { tokens }.caller(&request)?;
-        Ok(caller.gate.to_string())
+        match (Authentication {
+            tokens,
+            operators,
+            auditors: Arc::new([GateIdentity::uid(9)]),
+            without_token,
+        })
+        .who(&request)?
+        {
+            Who::Reader(reader) => Ok(reader.name.to_string()),
+            Who::Gate(caller) => Ok(caller.gate.to_string()),
+            Who::Operator(caller) => Ok(caller.operator.to_string()),
+        }
+    }
+
+    fn caller(tokens: bool, proven: Option<Proof>, shown: &[&str]) -> Result<String, &'static str> {
+        who(tokens, false, WithoutToken::Admitted, proven, shown)
+    }
+
+    #[test]
+    fn an_operators_token_makes_an_operator_and_never_a_gate() {
+        let certificate = || {
+            let gate = GateIdentity::parse("dns:gate.example").expect("a name");
+            Some(Proof::Certificate(gate))
+        };
+        let user = || Some(Proof::User(GateIdentity::uid(7)));
+        let is = |name: &str| Ok(name.to_owned());
+        for tokens in [false, true] {
+            let ask =
+                |proven, shown: &[&str]| who(tokens, true, WithoutToken::Admitted, proven, shown);
+            for proven in [None, user(), certificate()] {
+                assert_eq!(ask(proven.clone(), &["Bearer ada"]), is("operator:ada"));
+                assert_eq!(ask(proven, &["Bearer eve"]), is("auditor:eve"));
+            }
+            assert_eq!(
+                ask(Some(Proof::User(GateIdentity::uid(9))), &[]),
+                is("uid:9")
+            );
+            assert!(ask(Some(Proof::Stranger), &["Bearer ada"]).is_err());
+            assert!(ask(None, &["Bearer ada", "Bearer ada"]).is_err());
+            assert_eq!(ask(certificate(), &[]), is("dns:gate.example"));
+        }
+        let ask = |shown: &[&str]| who(true, true, WithoutToken::Admitted, None, shown);
+        assert_eq!(ask(&["Bearer t"]), is("token:ci"));
+        assert!(ask(&["Bearer both"]).is_err());
+        assert!(ask(&[]).is_err());
+        // Without a certificate only operators are let in where gates need one.
+        let ask = |proven, shown: &[&str]| {
+            who(false, true, WithoutToken::NeedsCertificate, proven, shown)
+        };
+        assert_eq!(ask(None, &["Bearer ada"]), is("operator:ada"));
+        assert_eq!(ask(certificate(), &[]), is("dns:gate.example"));
+        for shown in [&[][..], &["Bearer x"]] {
+            assert!(ask(None, shown).is_err(), "{shown:?}");
+        }
     }
 
     #[test]

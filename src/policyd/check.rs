@@ -41,7 +41,8 @@ const MOST_TIME: Duration = Duration::from_secs(60);
         \x20 1  the answer couldn't be written\n\
         \x20 2  the rules can't be used, the command isn't found, or the command line is wrong\n\
         \x20 3  escalate: run it outside the sandbox\n\
-        \x20 4  deny it"
+        \x20 4  deny it\n\
+        \x20 5  ask a person"
 )]
 pub struct CheckArgs {
     /// File of rules to ask.
@@ -107,6 +108,8 @@ pub enum CheckAnswer {
     Escalate,
     /// Refuse it.
     Deny,
+    /// Ask a person.
+    Ask,
 }
 
 impl CheckAnswer {
@@ -116,6 +119,7 @@ impl CheckAnswer {
             Self::Run => 0,
             Self::Escalate => 3,
             Self::Deny => 4,
+            Self::Ask => 5,
         }
     }
 }
@@ -270,6 +274,7 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<CheckAnswer, CheckEr
     }
     out.flush()?;
     Ok(match ruling.decision {
+        _ if ruling.ask.is_some() => CheckAnswer::Ask,
         EscalationDecision::Run => CheckAnswer::Run,
         EscalationDecision::Escalate(_) => CheckAnswer::Escalate,
         EscalationDecision::Deny { .. } => CheckAnswer::Deny,
@@ -324,8 +329,19 @@ fn resolve(
         })
 }
 
-fn decision_name(decision: &EscalationDecision) -> String {
-    match decision {
+/// What is decided, if need be once a person has approved.
+fn decided(ruling: &Ruling) -> EscalationDecision {
+    match &ruling.ask {
+        Some(ask) => ask.effect.decision(),
+        None => ruling.decision.clone(),
+    }
+}
+
+fn decision_name(ruling: &Ruling) -> String {
+    if let Some(ask) = &ruling.ask {
+        return Answer::Ask(ask.clone()).to_string();
+    }
+    match &ruling.decision {
         EscalationDecision::Run => "run".to_owned(),
         EscalationDecision::Escalate(execution) => Answer::Escalate(execution.clone()).to_string(),
         EscalationDecision::Deny { .. } => "deny".to_owned(),
@@ -341,9 +357,23 @@ fn write_text(
     let shown = |words: &str| text::shown(words.as_bytes());
     let command = std::iter::once(facts.file).chain(facts.argv.iter().copied().skip(1));
     writeln!(out, "command   {}", text::command_line(command, 2_000))?;
-    writeln!(out, "answer    {}", decision_name(&ruling.decision))?;
+    writeln!(out, "answer    {}", decision_name(ruling))?;
+    if let Some(ask) = &ruling.ask {
+        let within = humantime::format_duration(ask.within);
+        let asked = ask.asked.as_deref().map_or_else(String::new, shown);
+        writeln!(
+            out,
+            "asks      {}",
+            if asked.is_empty() {
+                "whoever may approve"
+            } else {
+                &asked
+            }
+        )?;
+        writeln!(out, "within    {within}")?;
+    }
     if let EscalationDecision::Escalate(EscalationExecution::Permissions(permissions)) =
-        &ruling.decision
+        &decided(ruling)
     {
         let network = match permissions.network {
             NetworkAccess::Denied => "denied",
@@ -362,7 +392,9 @@ fn write_text(
     }
     writeln!(out, "rule      {}", shown(&ruling.rule))?;
     for (what, words) in [("reason", &ruling.reason), ("code", &ruling.reason_code)] {
-        if !words.is_empty() {
+        // A question's code says who answers it, which isn't known here.
+        let is_known = what == "reason" || ruling.ask.is_none();
+        if !words.is_empty() && is_known {
             writeln!(out, "{what:<10}{}", shown(words))?;
         }
     }
@@ -431,7 +463,7 @@ fn write_json(
 ) -> std::io::Result<()> {
     let path_text =
         |path: &PathBuf| String::from_utf8_lossy(path.as_os_str().as_bytes()).into_owned();
-    let (decision, execution) = match &ruling.decision {
+    let (decision, execution) = match &decided(ruling) {
         EscalationDecision::Run => ("run", json!(null)),
         EscalationDecision::Deny { .. } => ("deny", json!(null)),
         EscalationDecision::Escalate(execution) => (
@@ -470,10 +502,15 @@ fn write_json(
     let answer = json!({
         "program": lossy(facts.file),
         "argv": facts.argv.iter().map(|word| lossy(word)).collect::<Vec<_>>(),
-        "decision": decision,
+        "decision": if ruling.ask.is_some() { "ask" } else { decision },
+        "ask": ruling.ask.as_ref().map(|ask| json!({
+            "then": decision,
+            "asks": ask.asked,
+            "seconds": ask.within.as_secs_f64(),
+        })),
         "execution": execution,
         "reason": ruling.reason,
-        "reason_code": ruling.reason_code,
+        "reason_code": if ruling.ask.is_some() { "" } else { &ruling.reason_code },
         "rule": ruling.rule,
         "reuse": ruling.reuse.map(|reuse| {
             let (scope, arguments) = match reuse.scope {

@@ -4,27 +4,39 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::{Parser, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::service::InterceptorLayer;
 use tonic::transport::Server;
 use tonic_health::ServingStatus;
 
-use super::accept::{self, Demands};
-use super::authenticate::Authentication;
+use super::accept::{self, Demands, Protocol};
+use super::admission::Bounds;
+use super::approvals::{Approvals, Desk, Ledger, Loaded, MOST_CLOSED};
+use super::audit::StoreAudit;
+use super::authenticate::{Authentication, WithoutToken};
+use super::console::{self, Console, Cookies};
+use super::identity::GateIdentity;
 use super::listen::{self, Doors, Exposure, ListenAddress, ListenError, Missing};
+use super::operators::Operator;
 use super::owners::{self, Owners};
 use super::reception::{Reception, Room};
 use super::reload::{Followed, RulesFile, TokensFile};
 use super::rules::RulesError;
 use super::service::{MAX_MESSAGE_SIZE, RulesService, Setting};
-use super::store::{Store, StoreError};
+use super::sessions::{Sessions, SessionsService};
+use super::store::{Retention, Store, StoreError};
 use super::tls::{TlsFiles, WithoutCertificate};
+use super::tokens::Tokens;
 use crate::logging::{self, LogFormat};
+use crate::pb::approval::v1::approval_service_server::ApprovalServiceServer;
+use crate::pb::audit::audit_service_server::AuditServiceServer;
+use crate::pb::session::v1::session_service_server::SessionServiceServer;
 use crate::pb::v1::policy_service_server::PolicyServiceServer;
 use crate::sys::{host, limits};
 use crate::transport::CredentialError;
@@ -44,6 +56,15 @@ const MAX_HEADERS: u32 = 16 << 10;
 const MAX_RESET_STREAMS: usize = 64;
 /// The interpreter of rules recurses over nested values.
 const STACK_SIZE: usize = 16 << 20;
+/// Largest question of an auditor, in bytes.
+const MAX_QUESTION_SIZE: usize = 256 << 10;
+/// Between looks at whether there is something that isn't to be kept.
+const PRUNING_INTERVAL: Duration = Duration::from_secs(10);
+/// Connections of the console at once: a browser has six at most.
+const CONSOLE_CONNECTIONS: Bounds = Bounds {
+    in_all: 512,
+    of_one_peer: 256,
+};
 /// How long a service that was told to stop waits for its calls to end.
 const STOPPING_PATIENCE: Duration = Duration::from_secs(8);
 
@@ -143,6 +164,23 @@ pub struct PolicydArgs {
     #[arg(long, value_name = "FILE", env = "EXECGATE_POLICYD_TOKENS")]
     pub tokens: Option<PathBuf>,
 
+    /// File of lines NAME SHA256, as `execgate token NAME` writes them: the tokens of operators, who
+    /// approve what rules ask about (`execgate approvals`) and end sessions (`execgate sessions`). None of
+    /// them is a gate's. Without it nobody can be asked, and what rules ask about is denied.
+    #[arg(long, value_name = "FILE", env = "EXECGATE_POLICYD_OPERATORS")]
+    pub operators: Option<PathBuf>,
+
+    /// Where to serve the console, a page for browsers: HOST:PORT. Operators log in with their tokens. With
+    /// --tls-cert it speaks TLS; without, only loopback addresses are taken.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "EXECGATE_POLICYD_CONSOLE",
+        value_parser = console_address,
+        requires = "operators"
+    )]
+    pub console: Option<ListenAddress>,
+
     /// User id whose processes may connect by the Unix socket, besides root's and this one's. May be
     /// given more than once; the socket can then be opened by every user.
     #[arg(
@@ -152,6 +190,39 @@ pub struct PolicydArgs {
         value_delimiter = ','
     )]
     pub allow_uids: Vec<u32>,
+
+    /// Who may read the record over the network (`execgate watch`, `execgate audit --service`), by certificate or
+    /// user: uri:URI, dns:NAME or uid:NUMBER. May be given more than once. Operators' tokens say so themselves, by
+    /// the word `auditor` at the end of their line. An auditor is no gate.
+    #[arg(
+        long = "auditor",
+        value_name = "IDENTITY",
+        env = "EXECGATE_POLICYD_AUDITOR",
+        value_delimiter = ',',
+        value_parser = auditor
+    )]
+    pub auditors: Vec<GateIdentity>,
+
+    /// Remove events that are older than so much, such as 90d or 12h. Everything is kept if neither this nor
+    /// --retain-size is given.
+    #[arg(
+        long,
+        value_name = "AGE",
+        env = "EXECGATE_POLICYD_RETAIN_AGE",
+        value_parser = humantime::parse_duration,
+        requires = "data"
+    )]
+    pub retain_age: Option<Duration>,
+
+    /// Remove the oldest events while the store takes more than so much, such as 20GiB; 64MiB at least.
+    #[arg(
+        long,
+        value_name = "SIZE",
+        env = "EXECGATE_POLICYD_RETAIN_SIZE",
+        value_parser = retained_size,
+        requires = "data"
+    )]
+    pub retain_size: Option<u64>,
 
     /// Allow an address that other hosts can reach without TLS, or without any credential of gates:
     /// whoever reaches it, or stands between, can then read all commands, forge verdicts, or fill the
@@ -181,6 +252,46 @@ pub struct PolicydArgs {
         default_value = "text"
     )]
     pub log_format: LogFormat,
+}
+
+fn console_address(text: &str) -> Result<ListenAddress, String> {
+    match ListenAddress::parse(text)? {
+        ListenAddress::Unix(_) => Err("browsers need HOST:PORT".to_owned()),
+        address @ ListenAddress::Tcp(_) => Ok(address),
+    }
+}
+
+fn auditor(text: &str) -> Result<GateIdentity, String> {
+    let identity = GateIdentity::parse(text)?;
+    if identity == GateIdentity::anonymous() {
+        return Err("whoever has shown nothing can't be an auditor".to_owned());
+    }
+    Ok(identity)
+}
+
+/// The least that a store may be kept to.
+const LEAST_SIZE: u64 = 64 << 20;
+
+fn retained_size(text: &str) -> Result<u64, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let unit: u64 = match unit.trim() {
+        "" | "B" => 1,
+        "KiB" | "K" => 1 << 10,
+        "MiB" | "M" => 1 << 20,
+        "GiB" | "G" => 1 << 30,
+        "TiB" | "T" => 1 << 40,
+        _ => return Err("write a number and MiB, GiB or TiB".to_owned()),
+    };
+    let size = number
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(unit));
+    let size = size.ok_or("write a number and MiB, GiB or TiB")?;
+    if size < LEAST_SIZE {
+        return Err("it is less than 64MiB, which is the least".to_owned());
+    }
+    Ok(size)
 }
 
 /// How the line that says where the service listens is written.
@@ -278,7 +389,12 @@ pub fn main() -> ExitCode {
 pub fn run(args: &PolicydArgs, out: &mut dyn Write) -> Result<(), PolicydError> {
     let sources = Sources::load(args)?;
     let descriptors = raise_descriptors();
-    let store = args.data.as_deref().map(Store::open).transpose()?;
+    let retention = Retention {
+        age: args.retain_age,
+        size: args.retain_size,
+    };
+    let open = |directory| Store::open_keeping(directory, retention);
+    let store = args.data.as_deref().map(open).transpose()?;
     if let Some(store) = &store {
         tracing::info!(path = %store.path().display(), "events are stored");
     } else {
@@ -286,25 +402,59 @@ pub fn run(args: &PolicydArgs, out: &mut dyn Write) -> Result<(), PolicydError> 
             "no --data: events are not stored, and there is nothing to audit afterwards"
         );
     }
+    let (ledger, loaded) = match (&args.data, &args.operators) {
+        (Some(data), Some(_)) => {
+            let (ledger, loaded) = Ledger::open(data, MOST_CLOSED)?;
+            (Some(ledger), loaded)
+        }
+        (None, Some(_)) => {
+            tracing::warn!("no --data: approvals are forgotten when the service ends");
+            (None, Loaded::default())
+        }
+        (_, None) => (None, Loaded::default()),
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(STACK_SIZE)
         .build()
         .map_err(PolicydError::Runtime)?;
-    let served = runtime.block_on(serve(args, sources, store.clone(), descriptors, out));
+    let kept = Persistence {
+        store: store.clone(),
+        ledger: ledger.clone(),
+        loaded,
+    };
+    let served = runtime.block_on(serve(args, sources, kept, descriptors, out));
     // Calls that didn't end in time end here, and let go of the store.
     runtime.shutdown_timeout(Duration::from_secs(1));
+    if let Some(ledger) = ledger {
+        ledger.close();
+    }
     if let Some(store) = store {
         store.close();
     }
     served
 }
 
+/// Where what happens is kept, and what was kept.
+struct Persistence {
+    store: Option<Store>,
+    ledger: Option<Ledger>,
+    loaded: Loaded,
+}
+
+/// What operators act by.
+struct Operating {
+    approvals: Arc<Approvals>,
+    sessions: Arc<SessionsService>,
+    operators: watch::Receiver<Arc<Tokens<Operator>>>,
+}
+
 /// What is read from files, and again when they change.
 struct Sources {
     rules: Followed<RulesFile>,
     tls: Option<Followed<TlsFiles>>,
-    tokens: Option<Followed<TokensFile>>,
+    tokens: Option<Followed<TokensFile<GateIdentity>>>,
+    operators: Option<Followed<TokensFile<Operator>>>,
 }
 
 impl Sources {
@@ -318,9 +468,9 @@ impl Sources {
                 certificate: certificate.clone(),
                 key: key.clone(),
                 client_ca: args.client_ca.clone(),
-                without_certificate: match &args.tokens {
-                    Some(_) => WithoutCertificate::MayShowToken,
-                    None => WithoutCertificate::Refused,
+                without_certificate: match (&args.tokens, &args.operators) {
+                    (None, None) => WithoutCertificate::Refused,
+                    _ => WithoutCertificate::MayShowToken,
                 },
             })?),
             _ => None,
@@ -328,11 +478,16 @@ impl Sources {
         let tokens = args
             .tokens
             .clone()
-            .map(|path| Followed::load(TokensFile(path)));
+            .map(|path| Followed::load(TokensFile::new(path)));
+        let operators = args
+            .operators
+            .clone()
+            .map(|path| Followed::load(TokensFile::new(path)));
         Ok(Self {
             rules,
             tls,
             tokens: tokens.transpose()?,
+            operators: operators.transpose()?,
         })
     }
 
@@ -358,6 +513,9 @@ impl Sources {
         if let Some(tokens) = self.tokens {
             tokio::spawn(tokens.follow(hangups()?));
         }
+        if let Some(operators) = self.operators {
+            tokio::spawn(operators.follow(hangups()?));
+        }
         Ok(())
     }
 }
@@ -373,7 +531,7 @@ fn raise_descriptors() -> u64 {
 async fn serve(
     args: &PolicydArgs,
     sources: Sources,
-    store: Option<Store>,
+    kept: Persistence,
     descriptors: u64,
     out: &mut dyn Write,
 ) -> Result<(), PolicydError> {
@@ -401,19 +559,98 @@ async fn serve(
     let revision = in_force.borrow().revision().to_owned();
     let prefix_rules = in_force.borrow().prefix_rule_count();
     let tokens = sources.tokens.as_ref().map(Followed::in_force);
+    let operators = sources.operators.as_ref().map(Followed::in_force);
+    let owners = owners(kept.store.as_ref())?;
+    let Loaded {
+        kept: approvals,
+        terminations: ended,
+    } = kept.loaded;
+    let sessions = Sessions::new(ended);
+    let desk = Desk::new(kept.ledger.clone(), approvals, SystemTime::now());
+    let audit = Arc::new(StoreAudit::new(
+        kept.store.clone(),
+        operators.clone(),
+        stopping.clone(),
+    ));
+    let operating = operators.clone().map(|operators| {
+        tokio::spawn(desk.clone().keep_swept());
+        let approvals = Approvals::new(desk.clone(), operators.clone(), stopping.clone());
+        let sessions = SessionsService {
+            sessions: sessions.clone(),
+            owners: owners.clone(),
+            desk: desk.clone(),
+            ledger: kept.ledger,
+        };
+        Operating {
+            approvals: Arc::new(approvals),
+            sessions: Arc::new(sessions),
+            operators,
+        }
+    });
+    let console = match (&args.console, &operating) {
+        (Some(address), Some(operating)) => {
+            let console = Console::new(console::Parts {
+                audit: Arc::clone(&audit),
+                approvals: Arc::clone(&operating.approvals),
+                sessions: Arc::clone(&operating.sessions),
+                rules: in_force.clone(),
+                operators: operating.operators.clone(),
+                cookies: match sources.tls {
+                    Some(_) => Cookies::Secure,
+                    None => Cookies::Loopback,
+                },
+                stopping: stopping.clone(),
+            });
+            let exposure = match sources.tls {
+                Some(_) => Exposure::Anyone,
+                None => Exposure::Loopback(Missing::Tls),
+            };
+            let (listener, bound) = listen::listen(address, exposure, Doors::Own)?;
+            Some((console, listener, bound))
+        }
+        _ => None,
+    };
+    let (approvals, operated_sessions) = operating
+        .map(|operating| {
+            (
+                ApprovalServiceServer::from_arc(operating.approvals)
+                    .max_encoding_message_size(MAX_MESSAGE_SIZE),
+                SessionServiceServer::from_arc(operating.sessions)
+                    .max_encoding_message_size(MAX_MESSAGE_SIZE),
+            )
+        })
+        .unzip();
     let service = PolicyServiceServer::new(RulesService::new(Setting {
         rules: in_force,
         tokens: tokens.clone(),
-        owners: owners(store.as_ref())?,
-        store,
+        owners,
+        desk: operators.is_some().then_some(desk),
+        sessions,
+        store: kept.store.clone(),
         stopping: stopping.clone(),
     }))
     .max_decoding_message_size(MAX_MESSAGE_SIZE)
     .max_encoding_message_size(MAX_MESSAGE_SIZE);
+    let audit = AuditServiceServer::from_arc(audit)
+        .max_decoding_message_size(MAX_QUESTION_SIZE)
+        .max_encoding_message_size(2 * MAX_MESSAGE_SIZE);
+    if let Some(store) = kept
+        .store
+        .filter(|_| args.retain_age.is_some() || args.retain_size.is_some())
+    {
+        tokio::spawn(async move {
+            let mut interval = tokio::time::interval(PRUNING_INTERVAL);
+            loop {
+                interval.tick().await;
+                store.prune();
+            }
+        });
+    }
     let (health, health_service) = tonic_health::server::health_reporter();
     health
         .set_serving::<PolicyServiceServer<RulesService>>()
         .await;
+    health.set_serving::<AuditServiceServer<StoreAudit>>().await;
     let describe = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(crate::pb::FILE_DESCRIPTOR_SET)
@@ -428,8 +665,19 @@ async fn serve(
         .max_concurrent_streams(MAX_STREAMS)
         .http2_max_header_list_size(MAX_HEADERS)
         .http2_max_pending_accept_reset_streams(Some(MAX_RESET_STREAMS))
-        .layer(InterceptorLayer::new(Authentication { tokens }))
+        .layer(InterceptorLayer::new(Authentication {
+            tokens,
+            operators,
+            auditors: args.auditors.clone().into(),
+            without_token: match &args.client_ca {
+                Some(_) => WithoutToken::NeedsCertificate,
+                None => WithoutToken::Admitted,
+            },
+        }))
         .add_service(Reception::new(service, &room))
+        .add_service(Reception::new(audit, &room))
+        .add_optional_service(approvals.map(|service| Reception::new(service, &room)))
+        .add_optional_service(operated_sessions.map(|service| Reception::new(service, &room)))
         .add_service(Reception::new(health_service, &room))
         .add_service(Reception::new(
             describe().build_v1().map_err(PolicydError::Reflection)?,
@@ -448,12 +696,35 @@ async fn serve(
             .into_iter()
             .chain(args.allow_uids.iter().copied())
             .collect(),
+        protocol: Protocol::Http2,
     };
     sources.follow().map_err(PolicydError::Signals)?;
     tracing::info!(address = %bound, revision, prefix_rules, "listening");
-    announce(args.output, &bound, &revision, out).map_err(PolicydError::Announce)?;
-
     let bounds = accept::bounds(descriptors);
+    let mut console_at = None;
+    if let Some((console, listener, bound)) = console {
+        let demands = Demands {
+            tls: demands.tls.clone(),
+            users: Vec::new(),
+            protocol: Protocol::Http1,
+        };
+        let connections =
+            accept::connections(listener, demands, CONSOLE_CONNECTIONS, stopping.clone());
+        tokio::spawn(console.serve(connections));
+        let scheme = if args.tls_cert.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        console_at = Some(format!("{scheme}://{bound}/"));
+    }
+    let started = Started {
+        bound: &bound,
+        revision: &revision,
+        console: console_at.as_deref(),
+    };
+    announce(args.output, &started, out).map_err(PolicydError::Announce)?;
+
     let incoming = accept::connections(listener, demands, bounds, stopping.clone());
     let serving = router.serve_with_incoming_shutdown(
         ReceiverStream::new(incoming),
@@ -502,19 +773,36 @@ fn flatten(
     }
 }
 
+/// What whoever started the service is told.
+struct Started<'a> {
+    bound: &'a ListenAddress,
+    revision: &'a str,
+    console: Option<&'a str>,
+}
+
 fn announce(
     output: StartOutput,
-    bound: &ListenAddress,
-    revision: &str,
+    started: &Started<'_>,
     out: &mut dyn Write,
 ) -> std::io::Result<()> {
+    let bound = started.bound;
     match output {
-        StartOutput::Text => writeln!(out, "listening on {bound}")?,
-        StartOutput::Json => writeln!(
-            out,
-            "{}",
-            serde_json::json!({ "listening": bound.to_string(), "rules_revision": revision })
-        )?,
+        StartOutput::Text => {
+            writeln!(out, "listening on {bound}")?;
+            if let Some(console) = started.console {
+                writeln!(out, "console at {console}")?;
+            }
+        }
+        StartOutput::Json => {
+            let mut line = serde_json::json!({
+                "listening": bound.to_string(),
+                "rules_revision": started.revision,
+            });
+            if let Some(console) = started.console {
+                line["console"] = console.into();
+            }
+            writeln!(out, "{line}")?;
+        }
     }
     out.flush()
 }

@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, rustls};
 use tonic::transport::server::Connected;
 
+use super::accept::Protocol;
 use super::admission::Admitted;
 use super::identity::GateIdentity;
 use crate::transport::{self, Stream};
@@ -92,7 +93,7 @@ pub(super) enum Origin {
     User(u32),
 }
 
-/// A connection that has begun as HTTP/2 does.
+/// A connection that has begun as its protocol does.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: Stream,
@@ -152,12 +153,20 @@ pub(super) async fn read_preface(stream: &mut Stream) -> Result<(), Refusal> {
 }
 
 impl Connection {
-    /// A stream whose preface [was read](read_preface).
-    pub(super) fn new(stream: Stream, peer: Peer, admitted: Admitted<Origin>) -> Self {
+    /// A stream whose preface [was read](read_preface), if its protocol has one.
+    pub(super) fn new(
+        stream: Stream,
+        peer: Peer,
+        protocol: Protocol,
+        admitted: Admitted<Origin>,
+    ) -> Self {
         Self {
             stream,
             peer,
-            preface_left: PREFACE.len(),
+            preface_left: match protocol {
+                Protocol::Http2 => PREFACE.len(),
+                Protocol::Http1 => 0,
+            },
             _admitted: admitted,
         }
     }

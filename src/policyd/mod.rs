@@ -17,21 +17,25 @@
 
 mod accept;
 mod admission;
+mod approvals;
 pub mod audit;
 mod authenticate;
 mod bounds;
 pub mod check;
 pub mod command;
 mod connection;
+mod console;
 mod described;
 mod identity;
 pub mod listen;
+mod operators;
 mod owners;
 mod reception;
 mod reload;
 mod revision;
 pub mod rules;
 mod service;
+mod sessions;
 pub mod store;
 mod text;
 mod throttle;

@@ -41,6 +41,12 @@ impl Owners {
         Ok(())
     }
 
+    /// Whether it is a session that somebody started, as far as is remembered.
+    pub(super) fn knows(&self, session: &str) -> bool {
+        let remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        remembered.owners.contains_key(session)
+    }
+
     /// Corrects a claim that turned out to be on another gate's session.
     pub(super) fn give_back(&self, session: &str, owner: &GateIdentity) {
         let mut remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -31,8 +31,8 @@ const LONG: usize = 64 << 10;
 /// Room for long messages, in KiB: of one gate, and of all.
 const ROOM_OF_ONE_GATE: usize = 256 << 10;
 const ROOM_IN_ALL: usize = 1 << 20;
-/// How long a long message may take once there is room for it.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a long message may take once there is room for it. Poor networks have to do.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Before each message.
 const HEADER: usize = 5;
 

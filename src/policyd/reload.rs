@@ -1,5 +1,6 @@
 //! Keeps rules, certificates and tokens as their files are.
 
+use std::marker::PhantomData;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use tokio::sync::watch;
 
 use super::rules::{Rules, RulesError};
 use super::tls::{Tls, TlsFiles};
-use super::tokens::Tokens;
+use super::tokens::{Holder, Tokens};
 use crate::transport::CredentialError;
 
 /// Between looks at the files.
@@ -174,22 +175,34 @@ impl Source for RulesFile {
 
 /// A file of tokens.
 #[derive(Debug)]
-pub(super) struct TokensFile(pub(super) PathBuf);
+pub(super) struct TokensFile<H> {
+    path: PathBuf,
+    holder: PhantomData<fn() -> H>,
+}
 
-impl Source for TokensFile {
-    type Value = Tokens;
+impl<H> TokensFile<H> {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            holder: PhantomData,
+        }
+    }
+}
+
+impl<H: Holder> Source for TokensFile<H> {
+    type Value = Tokens<H>;
     type Error = CredentialError;
-    const NAME: &'static str = "tokens";
+    const NAME: &'static str = H::NAME;
 
     fn files(&self) -> Vec<&Path> {
-        vec![&self.0]
+        vec![&self.path]
     }
 
-    fn load(&self) -> Result<Tokens, CredentialError> {
-        Tokens::load(&self.0)
+    fn load(&self) -> Result<Tokens<H>, CredentialError> {
+        Tokens::load(&self.path)
     }
 
-    fn describe(tokens: &Tokens) -> String {
+    fn describe(tokens: &Tokens<H>) -> String {
         format!("{} tokens, {}", tokens.len(), tokens.revision())
     }
 }

@@ -15,7 +15,7 @@
 //! a session is its gate's, and no other's.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -23,7 +23,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::admission::{Admission, Admitted, Bounds, Full};
-use super::authenticate::Caller;
+use super::approvals::{Answered, Control, Desk, Question, WAITING_OF_ONE_SESSION};
+use super::authenticate::{Caller, not_a_gate, revoked};
 use super::bounds;
 use super::identity::GateIdentity;
 use super::owners::Owners;
@@ -31,13 +32,15 @@ use super::rules::{
     EnvironmentFact, ExecFacts, OpinionReuse, OpinionReuseScope, Rules, Ruling, SessionFacts,
     UserFacts,
 };
+use super::sessions::{CODE_TERMINATED, Sessions};
 use super::store::{Journal, Store};
 use super::throttle::Throttle;
-use super::tokens::{TokenDigest, Tokens};
+use super::tokens::Tokens;
 use crate::model::{
     Enforcement, EnvironmentRules, EscalationDecision, EscalationExecution, EscalationPermissions,
     EscalationTerms, ExecId, NamePattern, NetworkAccess, ProcessIdentity, Unprotected,
 };
+use crate::pb::audit::StoredAnswer;
 use crate::pb::v1::policy_service_server::PolicyService;
 use crate::pb::v1::session_request::Event;
 use crate::pb::v1::session_response::Answer;
@@ -54,6 +57,9 @@ const MAX_CALLS: Bounds = Bounds {
 const QUEUED_ANSWERS: usize = 64;
 /// How long they wait. A gate reads all the time, or it is no more.
 const READING_PATIENCE: Duration = Duration::from_secs(30);
+/// What a call may be told before it is seen to: all decisions that a session can wait for, twice over, since
+/// those of execs that were withdrawn count no more, and that the session is to end.
+const QUEUED_CONTROLS: usize = 2 * WAITING_OF_ONE_SESSION + 16;
 /// How long a call may take to say which session it is.
 const OPENING_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a call that ends waits for its events to be stored.
@@ -80,6 +86,9 @@ pub(super) struct Setting {
     pub(super) tokens: Option<watch::Receiver<Arc<Tokens>>>,
     pub(super) store: Option<Store>,
     pub(super) owners: Owners,
+    /// Where persons are asked; `None`: nobody can be.
+    pub(super) desk: Option<Desk>,
+    pub(super) sessions: Sessions,
     pub(super) stopping: CancellationToken,
 }
 
@@ -101,7 +110,7 @@ impl PolicyService for RulesService {
         request: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let caller = request.extensions().get::<Caller>().cloned();
-        let caller = caller.ok_or_else(|| Status::internal("the caller isn't known"))?;
+        let caller = caller.ok_or_else(not_a_gate)?;
         let admitted = self.calls.admit(caller.gate.clone()).map_err(|full| {
             let status = overfull(full);
             if let Some(held_back) = FULL.admit() {
@@ -114,7 +123,12 @@ impl PolicyService for RulesService {
             .get(TRACEPARENT)
             .and_then(|context| context.to_str().ok()?.parse().ok());
         let (answers, stream) = mpsc::channel(QUEUED_ANSWERS);
+        let (control, controls) = mpsc::channel(QUEUED_CONTROLS);
         let call = Call {
+            control,
+            controls,
+            terminated: None,
+            is_resumed: false,
             trace,
             events: request.into_inner(),
             answers,
@@ -177,6 +191,12 @@ struct Call {
     /// The session that it is about, once that is known; for the log.
     session: Option<String>,
     setting: Setting,
+    control: mpsc::Sender<Control>,
+    controls: mpsc::Receiver<Control>,
+    /// Why the session is to end, where an operator has said so.
+    terminated: Option<String>,
+    /// Whether the session's gate came back, and asks again what is open.
+    is_resumed: bool,
     _admitted: Admitted<GateIdentity>,
 }
 
@@ -216,6 +236,7 @@ impl Call {
             resumed = opening.sequence == 0,
             "session connected"
         );
+        self.is_resumed = opening.sequence == 0;
         let resumption = match &opening.event {
             Some(Event::SessionStarted(started)) => started.resumption,
             _ => None,
@@ -239,7 +260,8 @@ impl Call {
             None => v1::EventAcknowledgement::None,
         };
         let (revision, variables, digest) = {
-            let rules = self.setting.rules.borrow();
+            // What was changed before isn't news to a session that begins now.
+            let rules = self.setting.rules.borrow_and_update();
             let asked = rules.requested_environment().iter();
             let variables = asked.map(|name| name.clone().into()).collect();
             let digest = if rules.requests_digests() {
@@ -258,7 +280,21 @@ impl Call {
             ..v1::SessionAccepted::default()
         }))
         .await?;
+        let present = match conversation {
+            Conversation::Decisions => {
+                let (present, terminated) = self.setting.sessions.connect(&session, &self.control);
+                if let Some(reason) = terminated {
+                    self.terminate(reason).await?;
+                }
+                Some(present)
+            }
+            Conversation::Delivery => None,
+        };
         let ended = self.follow(&session, conversation, journal.as_mut()).await;
+        drop(present);
+        if let Some(desk) = &self.setting.desk {
+            desk.call_ended(&self.control, SystemTime::now());
+        }
         if let Some(journal) = &mut journal
             && !matches!(ended, Err(End::Gone))
         {
@@ -334,6 +370,10 @@ impl Call {
                     }
                     self.acknowledge(through).await?;
                 }
+                Some(control) = self.controls.recv() => match control {
+                    Control::Verdict(verdict) => self.answer(Answer::Verdict(*verdict)).await?,
+                    Control::Terminate(reason) => self.terminate(reason).await?,
+                },
                 () = revoked(self.caller.token, &mut tokens) => return Err(no_longer_valid().into()),
                 _ = look.tick() => {
                     if journal.as_ref().is_some_and(|journal| journal.is_to_be_resumed()) {
@@ -374,35 +414,115 @@ impl Call {
         conversation: Conversation,
         request: &v1::SessionRequest,
         received: Instant,
-    ) -> Result<Option<v1::Verdict>, End> {
+    ) -> Result<Option<StoredAnswer>, End> {
         match &request.event {
             // Nobody waits for the verdict any more.
             Some(Event::ExecRequested(_)) if conversation == Conversation::Delivery => Ok(None),
             Some(Event::ExecRequested(exec)) => {
-                let mut verdict = {
-                    let rules = Arc::clone(&self.setting.rules.borrow());
-                    verdict(&rules, session, exec)
-                };
-                verdict.service_time = received.elapsed().try_into().ok();
-                self.answer(Answer::Verdict(verdict.clone())).await?;
-                Ok(Some(verdict))
+                match self.decide(session, exec) {
+                    Answered::Decided(mut verdict) => {
+                        verdict.service_time = received.elapsed().try_into().ok();
+                        self.answer(Answer::Verdict((*verdict).clone())).await?;
+                        Ok(Some((*verdict).into()))
+                    }
+                    Answered::Pending { within, message } => {
+                        self.answer(Answer::VerdictPending(v1::VerdictPending {
+                            exec_id: exec.exec_id,
+                            expected_within: within.try_into().ok(),
+                            message,
+                        }))
+                        .await?;
+                        Ok(None)
+                    }
+                }
+            }
+            Some(Event::ExecWithdrawn(withdrawn)) => {
+                self.withdrawn(session, withdrawn);
+                Ok(None)
+            }
+            Some(Event::SessionEnded(_)) => {
+                if let Some(desk) = &self.setting.desk {
+                    desk.session_ended(&session.id, SystemTime::now());
+                }
+                Ok(None)
             }
             Some(Event::SessionStarted(_)) => Err(Status::invalid_argument(
                 "SessionStarted may stand only first in a call",
             )
             .into()),
-            // Facts for the record. Verdicts are given at once, so there is none to withdraw.
+            // Facts for the record.
             Some(
                 Event::ExecReused(_)
-                | Event::ExecWithdrawn(_)
                 | Event::ExecDecided(_)
                 | Event::ExecFinished(_)
-                | Event::SessionEnded(_)
                 | Event::EventsLost(_),
             )
             // Newer than this service.
             | None => Ok(None),
         }
+    }
+
+    /// Decides by the rules, or has a person asked where they say so.
+    fn decide(&self, session: &SessionFacts, exec: &v1::ExecRequested) -> Answered {
+        if let Some(reason) = &self.terminated {
+            return Answered::Decided(Box::new(v1::Verdict {
+                exec_id: exec.exec_id,
+                decision: Some(decision_message(
+                    EscalationDecision::Deny {
+                        reason: Some(format!("the session was {reason}")),
+                    },
+                    EscalationTerms::default(),
+                )),
+                reason_code: CODE_TERMINATED.to_owned(),
+                ..v1::Verdict::default()
+            }));
+        }
+        let rules = Arc::clone(&self.setting.rules.borrow());
+        let ruling = ruling(&rules, session, exec);
+        match (&ruling.ask, &self.setting.desk) {
+            (Some(ask), Some(desk)) => desk.ask(
+                &Question {
+                    session,
+                    exec,
+                    ruling: &ruling,
+                    ask,
+                    revision: rules.revision(),
+                },
+                &self.control,
+                SystemTime::now(),
+            ),
+            _ => {
+                if let Some(desk) = &self.setting.desk
+                    && self.is_resumed
+                {
+                    // It may have been asked about before, by other rules.
+                    let note = "the rules ask no longer";
+                    desk.withdraw(&session.id, exec.exec_id, note, SystemTime::now());
+                }
+                Answered::Decided(Box::new(verdict(&rules, exec, ruling)))
+            }
+        }
+    }
+
+    fn withdrawn(&self, session: &SessionFacts, withdrawn: &v1::ExecWithdrawn) {
+        let Some(desk) = &self.setting.desk else {
+            return;
+        };
+        let note = match withdrawn.reason() {
+            v1::WithdrawalReason::DeadlinePassed => "its gate waits no longer",
+            v1::WithdrawalReason::SessionEnded => "the session ended",
+            v1::WithdrawalReason::AskerGone | v1::WithdrawalReason::Unspecified => {
+                "the process that asked is gone"
+            }
+        };
+        desk.withdraw(&session.id, withdrawn.exec_id, note, SystemTime::now());
+    }
+
+    /// Has the gate end the session, and denies what it still asks.
+    async fn terminate(&mut self, reason: String) -> Result<(), Gone> {
+        self.terminated = Some(reason.clone());
+        self.answer(Answer::TerminateSession(v1::TerminateSession { reason }))
+            .await
     }
 
     /// Waits until what was taken is stored, and acknowledges it.
@@ -491,20 +611,6 @@ fn forget_values(request: &mut v1::SessionRequest) {
     exec.environment_variables.clear();
 }
 
-/// Completes when the token of a call is no longer valid.
-async fn revoked(token: Option<TokenDigest>, tokens: &mut Option<watch::Receiver<Arc<Tokens>>>) {
-    let (Some(token), Some(tokens)) = (token, tokens) else {
-        return std::future::pending().await;
-    };
-    while tokens.changed().await.is_ok() {
-        if tokens.borrow_and_update().owner(token).is_none() {
-            return;
-        }
-    }
-    // Nothing is revoked any more: the service ends.
-    std::future::pending::<()>().await;
-}
-
 /// The gate may have another one: it is to call again at once.
 fn no_longer_valid() -> Status {
     Status::unavailable("the token of this call isn't valid any more")
@@ -556,9 +662,9 @@ fn session_facts(
     })
 }
 
-fn verdict(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> v1::Verdict {
+fn ruling(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> Ruling {
     let process = exec.process.unwrap_or_default();
-    let ruling = rules.evaluate(&ExecFacts {
+    rules.evaluate(&ExecFacts {
         id: ExecId(exec.exec_id),
         file: &exec.file,
         argv: exec.arguments.iter().map(|word| &word[..]).collect(),
@@ -590,7 +696,10 @@ fn verdict(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> v
             .filter(|parent| *parent != 0)
             .map(ExecId),
         session,
-    });
+    })
+}
+
+fn verdict(rules: &Rules, exec: &v1::ExecRequested, ruling: Ruling) -> v1::Verdict {
     let Ruling {
         decision,
         reason_code,
@@ -627,7 +736,10 @@ fn reuse_message(OpinionReuse { valid_for, scope }: OpinionReuse) -> v1::Reuse {
     }
 }
 
-fn decision_message(decision: EscalationDecision, terms: EscalationTerms) -> v1::verdict::Decision {
+pub(super) fn decision_message(
+    decision: EscalationDecision,
+    terms: EscalationTerms,
+) -> v1::verdict::Decision {
     use v1::verdict::Decision;
     match decision {
         EscalationDecision::Run => Decision::Run(v1::Run {}),
@@ -735,7 +847,8 @@ mod tests {
             file: b"/usr/bin/make"[..].into(),
             ..v1::ExecRequested::default()
         };
-        let verdict = verdict(&rules, &SessionFacts::default(), &exec);
+        let ruling = ruling(&rules, &SessionFacts::default(), &exec);
+        let verdict = verdict(&rules, &exec, ruling);
         assert_eq!(
             verdict,
             v1::Verdict {

@@ -145,7 +145,7 @@ mod tests {
             .mode();
         assert_eq!(mode & 0o777, 0o600);
         let owner = |token: &str| {
-            let tokens = Tokens::load(&tokens).expect("tokens");
+            let tokens = Tokens::<GateIdentity>::load(&tokens).expect("tokens");
             tokens
                 .owner(TokenDigest::of(token.as_bytes()))
                 .map(GateIdentity::to_string)

@@ -116,6 +116,8 @@ struct Child {
     program_was_asked: bool,
     /// Why it couldn't be executed.
     refusal: Option<Refusal>,
+    /// Whether it left a core dump.
+    core_dumped: bool,
     pid: u32,
     /// When it was last stopped, in nanoseconds of the monotonic clock.
     stopped_at: Option<u64>,
@@ -483,6 +485,7 @@ impl<'a> Request<'a> {
                 let result = SuperExecResult {
                     exit_code,
                     signal,
+                    core_dumped: self.child.as_ref().is_some_and(|child| child.core_dumped),
                     failure,
                     refusal: match self.child.as_mut() {
                         Some(child) => child.refusal.take(),
@@ -678,6 +681,7 @@ impl<'a> Request<'a> {
             program_was_asked,
             program,
             refusal: None,
+            core_dumped: false,
             pid: 0,
             stopped_at: None,
         });
@@ -917,18 +921,21 @@ fn report_input(report: &io::Result<Option<Report>>, child: &mut Child) -> Input
         }
         Ok(Some(Report::Ended {
             end,
+            core_dumped,
             user,
             system,
             peak_memory_bytes,
-            ..
-        })) => Input::Ended {
-            outcome: end.into(),
-            usage: Some(ExecUsage {
-                user,
-                system,
-                peak_memory_bytes,
-            }),
-        },
+        })) => {
+            child.core_dumped = core_dumped;
+            Input::Ended {
+                outcome: end.into(),
+                usage: Some(ExecUsage {
+                    user,
+                    system,
+                    peak_memory_bytes,
+                }),
+            }
+        }
         // The supervisor has gone before its command: somebody killed it.
         Ok(None) | Err(_) => Input::Ended {
             outcome: ExecOutcome::Unknown,
@@ -1038,4 +1045,31 @@ fn c_string(string: std::ffi::OsString) -> Result<CString, (i32, String)> {
 
 fn c_strings(strings: Vec<std::ffi::OsString>) -> Result<Vec<CString>, (i32, String)> {
     strings.into_iter().map(c_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_wrapper_says_of_its_context_is_bounded() {
+        let context = CommandContext {
+            no_new_privileges: true,
+            ignored_signals: vec![1; 1000],
+            blocked_signals: vec![1; 1000],
+            limits: vec![(0, 1, 1); 1000],
+            cpus: vec![1; 1000],
+            ..CommandContext::default()
+        };
+        let bounded = inherited(context.clone(), Enforcement::None);
+        // Where there is no sandbox it isn't a sandbox's.
+        assert!(bounded.no_new_privileges);
+        assert_eq!(bounded.ignored_signals.len(), 64);
+        assert_eq!(bounded.blocked_signals.len(), 64);
+        assert_eq!(bounded.limits.len(), 32);
+        assert_eq!(bounded.cpus.len(), MOST_CPU_WORDS);
+        for enforcement in [Enforcement::Partial, Enforcement::Full] {
+            assert!(!inherited(context.clone(), enforcement).no_new_privileges);
+        }
+    }
 }

@@ -180,3 +180,38 @@ async fn wait_for_end(pidfd: &AsyncFd<Pidfd>) -> (Option<ProcessEnd>, Instant) {
     let end = tokio::time::timeout(REAP_TIME, reaped).await.ok().flatten();
     (end, ended_at)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{EscalationDecision, InterceptedExec, Verdict};
+    use crate::server::{BoxFuture, PolicyError};
+
+    struct Deaf;
+
+    impl EscalationPolicy for Deaf {
+        fn decide<'a>(
+            &'a self,
+            _: &'a InterceptedExec,
+        ) -> BoxFuture<'a, Result<Verdict, PolicyError>> {
+            Box::pin(async { Ok(Verdict::from(EscalationDecision::Run)) })
+        }
+    }
+
+    #[test]
+    fn who_was_not_told_is_what_it_was() {
+        let tracker = ProcessTracker::new(Arc::new(Deaf));
+        let process = ProcessIdentity {
+            pid: u32::MAX,
+            ..ProcessIdentity::default()
+        };
+        let first = tracker.begin(process.pid, ExecId(1));
+        assert_eq!(tracker.ancestor(&process), Some(ExecId(1)));
+        let second = tracker.begin(process.pid, ExecId(2));
+        assert_eq!(tracker.ancestor(&process), Some(ExecId(2)));
+        tracker.undo(second);
+        assert_eq!(tracker.ancestor(&process), Some(ExecId(1)));
+        tracker.undo(first);
+        assert_eq!(tracker.ancestor(&process), None);
+    }
+}

@@ -4,7 +4,7 @@
 //! standard descriptors (`std::rt`). A program that is to become another program must hand on what
 //! it was given, so the wrapper starts here instead.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
 
 /// Arguments and environment as the kernel passed them.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +38,15 @@ impl Vector {
         Self(unsafe { self.0.add(present) })
     }
 
+    /// An array of these strings. It is never freed.
+    fn of(strings: impl Iterator<Item = &'static CStr>) -> Self {
+        let pointers: Vec<_> = strings
+            .map(CStr::as_ptr)
+            .chain([std::ptr::null()])
+            .collect();
+        Self(Vec::leak(pointers).as_ptr())
+    }
+
     pub(super) fn as_ptr(self) -> *const *const c_char {
         self.0
     }
@@ -53,6 +62,18 @@ impl Invocation {
         Self {
             arguments: Vector(argv),
             environment: Vector(envp),
+        }
+    }
+
+    /// The same with other arguments in the place of the first `count`: as if it had been started so. What
+    /// that takes is never freed.
+    #[must_use]
+    pub fn with_first<const N: usize>(self, first: [CString; N], count: usize) -> Self {
+        let first = first.map(|string| &*Box::leak(string.into_boxed_c_str()));
+        let rest = self.arguments.skip(count).iter();
+        Self {
+            arguments: Vector::of(first.into_iter().chain(rest)),
+            environment: self.environment,
         }
     }
 

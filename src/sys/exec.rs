@@ -26,31 +26,20 @@ pub fn replace_process(file: &CStr, arguments: Vector, environment: Vector) -> i
     io::Error::last_os_error()
 }
 
-/// Replaces the process by the system's shell, reading `script`: what `execvp(3)` does for a text file
-/// with no `#!` line. `arguments` are the script's, without argument zero.
+/// Replaces the process by the system's shell, reading `script`: what `execvp(3)` and shells do for a
+/// text file with no `#!` line. `arguments` are the script's, without argument zero.
 pub fn replace_process_by_shell(
     script: &CStr,
     arguments: Vector,
     environment: Vector,
 ) -> io::Error {
-    replace_process_with(c"/bin/sh", &[c"sh", script], arguments, environment)
-}
-
-/// As [`replace_process`], with `first` in front of the arguments.
-pub fn replace_process_with(
-    file: &CStr,
-    first: &[&CStr],
-    arguments: Vector,
-    environment: Vector,
-) -> io::Error {
-    let pointers: Vec<_> = first
-        .iter()
-        .map(|string| string.as_ptr())
+    let pointers: Vec<_> = [c"sh".as_ptr(), script.as_ptr()]
+        .into_iter()
         .chain(arguments.iter().map(CStr::as_ptr))
         .chain([std::ptr::null()])
         .collect();
     // SAFETY: a string and two null-terminated arrays of strings.
-    unsafe { libc::execve(file.as_ptr(), pointers.as_ptr(), environment.as_ptr()) };
+    unsafe { libc::execve(c"/bin/sh".as_ptr(), pointers.as_ptr(), environment.as_ptr()) };
     io::Error::last_os_error()
 }
 

@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 pub mod context;
+pub mod core_dump;
 pub mod descriptor;
 pub mod entry;
 pub mod exec;

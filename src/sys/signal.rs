@@ -252,12 +252,6 @@ pub fn ignore(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
-/// Keeps this process from writing a core dump.
-pub fn forbid_core_dump() {
-    // SAFETY: integers only.
-    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -330,6 +330,10 @@ pub struct SuperExecMessage {
 }
 
 /// What a command inherits besides descriptors and environment; numbers as on the wrapper's host.
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a field of the message"
+)]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CommandContext {
@@ -400,6 +404,9 @@ pub struct SuperExecResult {
     /// The signal that killed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
+    /// Whether it left a core dump then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub core_dumped: bool,
     /// Why it never started, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,

@@ -17,13 +17,7 @@ const MOST_BYTES: usize = 8192;
 /// that begins its messages, what it adds of the line, the program to read a script with and argument zero for
 /// that; or `zsh`, what begins its messages, and the command as it was typed. [`SEPARATOR`] is before each. A
 /// shell that says nothing of the kind has the wrapper's path alone there, or whatever it likes.
-pub(super) struct Asker {
-    /// The wrapper's own path.
-    pub(super) wrapper: CString,
-    shell: Shell,
-}
-
-enum Shell {
+pub(super) enum Asker {
     Bash(Bash),
     Zsh {
         before: &'static [u8],
@@ -31,7 +25,7 @@ enum Shell {
     },
 }
 
-struct Bash {
+pub(super) struct Bash {
     executed: Executed,
     name: &'static [u8],
     line: &'static [u8],
@@ -74,8 +68,8 @@ impl Asker {
             return None;
         }
         let fields: Vec<_> = said.split(|byte| *byte == SEPARATOR).collect();
-        let shell = match fields[..] {
-            [kind @ (b"bash" | b"bash exec"), name, line, program, reader] => Shell::Bash(Bash {
+        let asker = match fields[..] {
+            [kind @ (b"bash" | b"bash exec"), name, line, program, reader] => Self::Bash(Bash {
                 executed: match kind {
                     b"bash" => Executed::AsCommand,
                     _ if invocation.environment().iter().any(has_level) => {
@@ -90,20 +84,17 @@ impl Asker {
                     name: CString::new(reader).ok()?,
                 },
             }),
-            [b"zsh", before, command] => Shell::Zsh { before, command },
+            [b"zsh", before, command] => Self::Zsh { before, command },
             _ => return None,
         };
-        Some(Self {
-            wrapper: CString::new(&bytes[..begin]).ok()?,
-            shell,
-        })
+        Some(asker)
     }
 
     /// What the shell does where executing `file` fails so.
     pub(super) fn outcome(&self, file: &CStr, refusal: &Refusal) -> Outcome {
-        let outcome = match &self.shell {
-            Shell::Bash(bash) => bash.outcome(file, refusal),
-            Shell::Zsh { before, command } => zsh(before, command, file, refusal),
+        let outcome = match self {
+            Self::Bash(bash) => bash.outcome(file, refusal),
+            Self::Zsh { before, command } => zsh(before, command, file, refusal),
         };
         match outcome {
             // It can't be executed itself.

@@ -141,32 +141,26 @@ fn execute(invocation: Invocation, file: &CStr, asker: Option<&Asker>) -> Result
 }
 
 /// Does as the shell that asked does where a command can't be executed. Who reads a script is a program
-/// like any other, and is asked about: by this program, started anew.
+/// like any other, and is asked about.
 fn refused(
     invocation: Invocation,
     file: &CStr,
     asker: &Asker,
     refusal: &Refusal,
 ) -> Result<c_int, Failure> {
-    let reader = match asker.outcome(file, refusal) {
+    match asker.outcome(file, refusal) {
         Outcome::Failed(said, status) => {
             let _ = io::stderr().write_all(&said);
-            return Ok(status);
+            Ok(status)
         }
-        Outcome::Script(reader) => reader,
-    };
-    let first = invocation.arguments().iter().next().unwrap_or(c"");
-    let error = exec::replace_process_with(
-        &asker.wrapper,
-        &[first, &reader.program, &reader.name, file],
-        invocation.arguments().skip(3),
-        invocation.environment(),
-    );
-    Err(Failure::new(
-        "ask about the script's shell",
-        error,
-        "the wrapper can't be started again; nothing was run",
-    ))
+        Outcome::Script(reader) => {
+            let arguments = invocation.arguments();
+            let first = arguments.iter().next().unwrap_or_default().to_owned();
+            // The script stands where its own argument zero did.
+            let first = [first, reader.program, reader.name, file.to_owned()];
+            run(invocation.with_first(first, 3))
+        }
+    }
 }
 
 /// Writes a line on standard error, at once. Where that is closed there is nobody to tell.

@@ -8,6 +8,7 @@ use super::ask::{Question, send_all};
 use super::asker::Asker;
 use super::{Failure, NO_VERDICT, say};
 use crate::sys::context::{self, RaisedOpenFiles};
+use crate::sys::core_dump;
 use crate::sys::descriptor;
 use crate::sys::signal::{self, Arrived, Ready, SignalWatch};
 use crate::sys::socket::{self, MAX_DESCRIPTORS, Wait};
@@ -34,10 +35,7 @@ pub(super) enum End<'a> {
 
 /// Hands the process's descriptors to the gate, which runs the command on them, and is to the shell
 /// what the command would be.
-pub(super) fn stand_in<'a>(
-    mut question: Question,
-    asker: Option<&'a Asker>,
-) -> Result<End<'a>, Failure> {
+pub(super) fn stand_in(mut question: Question, asker: Option<&Asker>) -> Result<End<'_>, Failure> {
     // What the command inherits is as it is now. The wrapper itself needs a few more descriptors.
     let limits = context::limits();
     let _raised = RaisedOpenFiles::new();
@@ -178,8 +176,10 @@ fn end_as(result: &SuperExecResult) -> c_int {
         return result.exit_code;
     }
     if let Some(signal) = result.signal {
-        // The command's core dump is its own; another one would be written over it.
-        signal::forbid_core_dump();
+        // The command's core dump is its own: there is to be no other, but the mark of one for the shell.
+        if !result.core_dumped || core_dump::divert().is_err() {
+            core_dump::forbid();
+        }
         signal::act_by_default(signal);
         // It isn't deadly here, whatever it was there.
         return NO_VERDICT;

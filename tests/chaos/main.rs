@@ -7,7 +7,7 @@
 //! - A network between gates and service that is cut, slow, lossy.
 //!
 //! `make chaos` runs the long form. `CHAOS_SEED` repeats the choices of a run, though not the machine's
-//! timing; `CHAOS_EXECS` says how many execs there are to be among the kills, and has the cable pulled for
+//! timing; `CHAOS_EXECS` says how many commands are to run among the kills, and has the cable pulled for
 //! longer.
 
 #![cfg(feature = "full")]
@@ -87,6 +87,7 @@ fn whatever_befalls_service_and_gates_the_ledgers_agree() {
     let Some(shell) = shell() else { return };
     let seed = seed();
     let execs = number("CHAOS_EXECS").unwrap_or(EXECS);
+    let execs = usize::try_from(execs).expect("a number");
     eprintln!("CHAOS_SEED={seed} CHAOS_EXECS={execs}");
     let directory = place();
     let outcome = Play::new(directory.path(), &shell, seed).run(execs);

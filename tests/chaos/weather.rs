@@ -1,8 +1,9 @@
 //! Gates and a service on two hosts, and what the network between them does.
 //!
 //! Two gates execute at all times. The hasty one waits for verdicts as long as gates do by default, and the
-//! patient one longer than any weather lasts: it has no exec denied, whatever happens. All that the hasty one
-//! has denied says why. Each command notes its status, so that one that hangs or vanishes is missed.
+//! patient one longer than any weather lasts: of its execs none times out. Both deny with another code where the
+//! service can't be reached for longer than outages are tolerated. Each command notes its status, so that one
+//! that hangs or vanishes is missed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -276,8 +277,7 @@ impl Place {
         };
         let read = |end: &str| std::fs::read_to_string(self.path(&format!("{name}.{end}")));
         let decided = Verdicts::printed(&read("out").expect("a file"));
-        let is_denied = decided.as_ref().is_none_or(|decided| decided.deny > 0);
-        if !status.success() || is_denied && temper == Temper::Patient {
+        if !status.success() || decided.is_none() {
             let errors = read("err").expect("a file");
             let finding = format!("{name} ended with {status} and {decided:?}: {errors}");
             outcome.findings.push(finding);
@@ -324,7 +324,10 @@ impl Place {
                 "0" => field("verdict") == "run" && field("code") == "verdict" && ran.contains(id),
                 "1" => {
                     *denied.entry(field("code").to_owned()).or_default() += 1;
-                    field("verdict") == "deny" && !ran.contains(id)
+                    let is_patient = id.starts_with(Temper::Patient.name());
+                    field("verdict") == "deny"
+                        && !ran.contains(id)
+                        && !(is_patient && field("code") == "timed-out")
                 }
                 _ => false,
             };

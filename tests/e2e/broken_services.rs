@@ -17,6 +17,7 @@ in_both_shells! {
     bytes_that_are_no_answer_decide_nothing,
     a_second_verdict_is_ignored,
     a_late_verdict_is_ignored,
+    a_verdict_that_crosses_its_withdrawal_is_nobodys_fault,
     verdicts_for_execs_that_were_never_asked_are_ignored,
     verdicts_may_come_in_any_order,
     a_call_that_ends_decides_nothing,
@@ -141,6 +142,20 @@ fn a_late_verdict_is_ignored(shell: &Shell) {
     done.exits(0).prints("1\ntwo\n");
     done.says("Execution denied: the policy service gave no verdict in time\n");
     done.says("ignored an answer: exec 1 isn't open any more");
+    assert_eq!(gate.told(), ["2 ACTION_RUN VERDICT"]);
+}
+
+fn a_verdict_that_crosses_its_withdrawal_is_nobodys_fault(shell: &Shell) {
+    let gate = Gate::with_script(shell, async |peer| {
+        let (_peer, mut call) = first(peer).await;
+        while !matches!(call.next().await, (_, Event::ExecWithdrawn(_))) {}
+        call.run(1).await;
+        run_the_rest(call).await
+    });
+    // Killed while it waits for its verdict.
+    let done = gate.exec("/bin/sleep 9 & kill -9 $!; wait; /bin/echo two");
+    done.exits(0).prints("two\n");
+    assert!(!done.errors().contains("WARN"), "{}", done.errors());
     assert_eq!(gate.told(), ["2 ACTION_RUN VERDICT"]);
 }
 

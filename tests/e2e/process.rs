@@ -127,7 +127,7 @@ impl Running {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        signal(self.child.id(), name);
+        signal(self.id(), name);
     }
 
     /// Waits for its end, and for that of its output.

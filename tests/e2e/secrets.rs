@@ -264,6 +264,10 @@ fn patterns_that_make_no_sense_are_refused(shell: &Shell) {
             ["--redact-from", "/nonexistent"],
             "cannot read the patterns of",
         ),
+        (
+            ["--redact-from", "/dev/zero"],
+            "/dev/zero: it is longer than 4 MiB",
+        ),
     ] {
         let gate = Gate::with_rules(shell, RULES).option(options);
         gate.exec("/bin/true").exits(125).says(said);

@@ -12,7 +12,8 @@ use std::sync::LazyLock;
 
 use execgate::model::EscalationDecision;
 
-use crate::harness::{Case, Place, Shell, VERDICTS, script, shells};
+use crate::harness::{Case, Place, Shell, VERDICTS, script, shells, wait_with_policy};
+use crate::support::Scripted;
 
 struct Failure {
     /// Which file in the working directory.
@@ -331,5 +332,66 @@ async fn a_script_that_cannot_be_read_is_none() {
         let native = case.native(shell, &place).await;
         let (gated, _) = case.gated(shell, &place, EscalationDecision::Run).await;
         assert_eq!(gated, native, "{shell:?}");
+    }
+}
+
+/// Becomes something else.
+type Change = fn(&Path);
+
+/// What a program can have become between the verdict and its execution.
+const CHANGES: [Change; 7] = [
+    |file| std::fs::remove_file(file).unwrap(),
+    |file| std::fs::set_permissions(file, PermissionsExt::from_mode(0o644)).unwrap(),
+    |file| {
+        std::fs::remove_file(file).unwrap();
+        std::fs::create_dir(file).unwrap();
+    },
+    |file| std::fs::write(file, "#!/no/such/interpreter -x\n").unwrap(),
+    |file| std::fs::write(file, "echo text \"$0\" \"$@\"; exit 3\n").unwrap(),
+    |file| std::fs::write(file, "").unwrap(),
+    |file| std::fs::write(file, b"\x7fELF\0\0\0\0\n").unwrap(),
+];
+
+#[tokio::test]
+async fn what_a_program_becomes_after_its_verdict_is_told_as_if_it_had_been() {
+    for shell in shells() {
+        for (at, change) in CHANGES.into_iter().enumerate() {
+            // bash looks before it executes: what it finds by a search is there, or it isn't found at all.
+            let commands: &[_] = match shell {
+                Shell::Bash => &["./changing a"],
+                Shell::Zsh => &["./changing a", "PATH=$PWD changing a"],
+            };
+            for (command, verdict) in commands
+                .iter()
+                .flat_map(|command| VERDICTS.map(|verdict| (command, verdict)))
+            {
+                let place = Place::new();
+                let file = place.work().join("changing");
+                let lay_out = || {
+                    let _ = std::fs::remove_dir(&file);
+                    std::fs::copy("/bin/true", &file).unwrap();
+                };
+                let lines = format!("{command}; echo \"status $?\"");
+
+                lay_out();
+                change(&file);
+                let before = script(&lines).left_as_it_is(shell, &place).await;
+
+                lay_out();
+                let changing = file.clone();
+                let decision = verdict.clone();
+                let policy = Scripted::new(move |exec| {
+                    if exec.file.ends_with("changing") {
+                        change(&changing);
+                    }
+                    Some(decision.clone())
+                });
+                let after = wait_with_policy(&lines, shell, &place, policy).await;
+                assert_eq!(
+                    after, before,
+                    "{at}: {command} in {shell:?} under {verdict:?}"
+                );
+            }
+        }
     }
 }

@@ -183,6 +183,11 @@ impl<'a> Case<'a> {
 
     pub(crate) async fn native(&self, shell: Shell, place: &Place) -> Output {
         self.lay_out(place);
+        self.left_as_it_is(shell, place).await
+    }
+
+    /// Natively, with what is in the directory.
+    pub(crate) async fn left_as_it_is(&self, shell: Shell, place: &Place) -> Output {
         let child = {
             let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
             self.command(shell, place).spawn().unwrap()

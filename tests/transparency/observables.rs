@@ -1,6 +1,11 @@
 //! What a command can know about itself.
 
-use crate::harness::{Shell, script};
+use std::process::Output;
+
+use execgate::model::EscalationDecision;
+
+use crate::harness::{Place, Shell, probe, script, shells, wait_with_policy};
+use crate::support::{ESCALATE, Scripted};
 
 #[tokio::test]
 async fn a_plain_command() {
@@ -50,23 +55,74 @@ async fn what_only_the_kernel_knows() {
     }
 }
 
+/// Programs that change something about themselves, and become what they are told to.
+const FRONTS: [&str; 7] = [
+    "setpriv --no-new-privs",
+    "setarch --addr-no-randomize",
+    "chrt --batch 0",
+    "nohup",
+    "setsid --wait",
+    // Signals blocked, a real-time one among them.
+    "python3 -c 'import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [10, 17, 40]); \
+     os.execv(sys.argv[1], sys.argv[1:])'",
+    // A pipe that doesn't block, which is so for all who have it.
+    "python3 -c 'import os, sys; r, w = os.pipe(); os.set_blocking(r, False); os.dup2(r, 0); \
+     os.dup2(w, 7); os.execv(sys.argv[1], sys.argv[1:])'",
+];
+
+/// The probe, twice: what a command leaves behind, another one sees.
+fn behind(front: &str, shell: Shell) -> String {
+    let plain = shell.plain().join(" ");
+    let own = shell.path();
+    let own = own.display();
+    format!("{front} {own} {plain} -c '\"$PROBE\" $$; \"$PROBE\" $$; true'")
+}
+
 #[tokio::test]
 async fn what_a_program_in_front_of_the_shell_has_set() {
-    for (front, shell_arguments) in [
-        ("setpriv --no-new-privs", ""),
-        ("setarch --addr-no-randomize", ""),
-        ("chrt --batch 0", ""),
-        ("nohup", ""),
-        ("setsid --wait", ""),
-    ] {
-        for shell in crate::harness::shells() {
-            let own = shell.path();
-            let plain = shell.plain().join(" ");
-            let inner = format!(
-                "{front} {} {plain} {shell_arguments} -c '\"$PROBE\" $$; true'",
-                own.display()
+    for front in FRONTS {
+        for shell in shells() {
+            script(&behind(front, shell)).is_the_same_in(shell).await;
+        }
+    }
+}
+
+/// All runs in the session, and what the shell behind it starts is escalated. Into another terminal session
+/// nothing can be put from outside.
+#[tokio::test]
+async fn what_a_program_in_front_has_set_for_what_is_escalated() {
+    for front in FRONTS
+        .into_iter()
+        .filter(|front| !front.starts_with("setsid"))
+    {
+        for shell in shells() {
+            let text = behind(front, shell);
+            let place = Place::new();
+            let native = script(&text).native(shell, &place).await;
+            let policy = Scripted::new(|exec| {
+                let is_probe = exec.file == probe();
+                Some(if is_probe {
+                    ESCALATE
+                } else {
+                    EscalationDecision::Run
+                })
+            });
+            let gated = wait_with_policy(&text, shell, &place, policy).await;
+            assert!(native.stdout.len() > 1000, "{native:?}");
+            let lines = |output: &Output| -> Vec<String> {
+                let bytes = [&output.stdout[..], &output.stderr].concat();
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                text.lines().map(str::to_owned).collect()
+            };
+            for (gated, native) in lines(&gated).iter().zip(&lines(&native)) {
+                assert_eq!(gated, native, "{front} {shell:?}");
+            }
+            assert_eq!(
+                lines(&gated).len(),
+                lines(&native).len(),
+                "{front} {shell:?}"
             );
-            script(&inner).is_the_same_in(shell).await;
+            assert_eq!(gated.status, native.status, "{front} {shell:?}");
         }
     }
 }

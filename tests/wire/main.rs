@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod claims;
 mod foreign_server;
 mod hoarders;
 

@@ -57,6 +57,29 @@ fn an_outage_is_tolerated_for_a_while_from_its_beginning() {
 }
 
 #[test]
+fn a_verdict_for_who_has_gone_is_told_from_one_too_many() {
+    let now = Instant::now();
+    let mut state = state();
+    for exec in 1..=3 {
+        ask(&mut state, exec, now).expect("it is taken");
+    }
+    assert_eq!(state.abandon(ExecId(1)), Some(1));
+    assert_eq!(state.answered(ExecId(1)), Err(Stray::Crossed));
+    assert_eq!(state.answered(ExecId(2)), Ok(2));
+    assert_eq!(state.answered(ExecId(2)), Err(Stray::Superfluous));
+    state.expire(ExecId(3), now + BOUNDS.verdict_deadline);
+    assert_eq!(state.answered(ExecId(3)), Err(Stray::Superfluous));
+    assert_eq!(state.answered(ExecId(4)), Err(Stray::Unknown));
+    // The latest are known, as many as may be open.
+    for exec in 4..=8 {
+        ask(&mut state, exec, now).expect("it is taken");
+        state.abandon(ExecId(exec));
+    }
+    assert_eq!(state.answered(ExecId(4)), Err(Stray::Superfluous));
+    assert_eq!(state.answered(ExecId(5)), Err(Stray::Crossed));
+}
+
+#[test]
 fn what_a_person_decides_outlasts_an_outage() {
     let now = Instant::now();
     let mut state = state();
@@ -282,7 +305,7 @@ impl Model {
                 self.state.shed();
             }
             Step::Withdraw { exec } => {
-                if let Some(reply) = self.state.withdraw(ExecId(exec)) {
+                if let Some(reply) = self.state.abandon(ExecId(exec)) {
                     assert_eq!(reply, exec);
                     self.reply_given(reply);
                 }
@@ -298,7 +321,7 @@ impl Model {
                     self.reply_given(reply);
                 }
                 Err(Stray::Unknown) => assert!(exec >= self.next_exec),
-                Err(Stray::Superfluous) => assert!(!self.open.contains(&exec)),
+                Err(Stray::Superfluous | Stray::Crossed) => assert!(!self.open.contains(&exec)),
             },
             Step::Pending { exec } => {
                 let extended = self.state.extend(ExecId(exec), None, self.now).is_ok();

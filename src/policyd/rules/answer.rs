@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::model::{EscalationExecution, EscalationTerms, NetworkAccess};
+use crate::model::{EscalationDecision, EscalationExecution, EscalationTerms, NetworkAccess};
 
 /// What one rule says of an exec.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub enum Answer {
     /// Refuse it.
     Deny,
     /// Ask a person.
-    Prompt,
+    Ask(Ask),
     /// Run it inside the sandbox.
     Run,
     /// Run it outside the session's sandbox.
@@ -16,23 +16,86 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// How strict the answer is. Where rules disagree the strictest wins: deny, prompt, run inside
+    /// The word for it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Deny => "deny",
+            Self::Ask(_) => "ask",
+            Self::Run => "run",
+            Self::Escalate(_) => "escalate",
+        }
+    }
+
+    /// How strict the answer is. Where rules disagree the strictest wins: deny, ask, run inside
     /// the sandbox, escalate. Among escalations: under the session's own sandbox, with permissions
-    /// that deny the network, with permissions that allow it, under no sandbox.
+    /// that deny the network, with permissions that allow it, under no sandbox. Among those that ask: by
+    /// what they ask for, in the same order.
     pub fn strictness(&self) -> Strictness {
+        const ASK: u8 = 10;
+        const DENY: u8 = 20;
         Strictness(match self {
-            Self::Deny => 6,
-            Self::Prompt => 5,
-            Self::Run => 4,
-            Self::Escalate(EscalationExecution::TurnDefault) => 3,
-            Self::Escalate(EscalationExecution::Permissions(permissions)) => {
-                match permissions.network {
-                    NetworkAccess::Denied => 2,
-                    NetworkAccess::Allowed => 1,
-                }
-            }
-            Self::Escalate(EscalationExecution::Unsandboxed) => 0,
+            Self::Deny => DENY,
+            Self::Ask(ask) => ASK + ask.effect.strictness(),
+            Self::Run => Effect::Run.strictness(),
+            Self::Escalate(execution) => escalation_strictness(execution),
         })
+    }
+}
+
+fn escalation_strictness(execution: &EscalationExecution) -> u8 {
+    match execution {
+        EscalationExecution::TurnDefault => 3,
+        EscalationExecution::Permissions(permissions) => match permissions.network {
+            NetworkAccess::Denied => 2,
+            NetworkAccess::Allowed => 1,
+        },
+        EscalationExecution::Unsandboxed => 0,
+    }
+}
+
+/// A question to a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ask {
+    /// What follows if it is approved.
+    pub effect: Effect,
+    /// Who is asked, in words.
+    pub asked: Option<String>,
+    /// How long an answer is waited for.
+    pub within: Duration,
+}
+
+/// What an approval leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// The command runs inside the sandbox.
+    Run,
+    /// It runs outside the session's sandbox.
+    Escalate(EscalationExecution),
+}
+
+impl Effect {
+    fn strictness(&self) -> u8 {
+        match self {
+            Self::Run => 4,
+            Self::Escalate(execution) => escalation_strictness(execution),
+        }
+    }
+
+    /// The decision that it is.
+    pub fn decision(&self) -> EscalationDecision {
+        match self {
+            Self::Run => EscalationDecision::Run,
+            Self::Escalate(execution) => EscalationDecision::Escalate(execution.clone()),
+        }
+    }
+}
+
+impl std::fmt::Display for Effect {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Run => Answer::Run.fmt(formatter),
+            Self::Escalate(execution) => Answer::Escalate(execution.clone()).fmt(formatter),
+        }
     }
 }
 
@@ -44,7 +107,7 @@ impl std::fmt::Display for Answer {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(match self {
             Self::Deny => "deny",
-            Self::Prompt => "prompt",
+            Self::Ask(Ask { effect, .. }) => return write!(formatter, "ask, to {effect}"),
             Self::Run => "run",
             Self::Escalate(EscalationExecution::Unsandboxed) => "escalate (unsandboxed)",
             Self::Escalate(EscalationExecution::TurnDefault) => "escalate (turn_default)",

@@ -42,6 +42,11 @@ pub(super) struct Decide {
 }
 
 impl Decide {
+    /// Where it stands.
+    pub(super) fn place(&self) -> &str {
+        &self.place
+    }
+
     pub(super) fn new(place: String, function: OwnedFrozenValue) -> Result<Self, String> {
         function
             .value()

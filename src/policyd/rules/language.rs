@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::anyhow;
 use starlark::environment::{Globals, GlobalsBuilder};
@@ -14,7 +15,7 @@ use starlark::values::structs::{AllocStruct, StructRef};
 use starlark::values::tuple::UnpackTuple;
 use starlark::values::{Heap, Value};
 
-use super::answer::{Answer, OpinionReuse, OpinionReuseScope};
+use super::answer::{Answer, Ask, Effect, OpinionReuse, OpinionReuseScope};
 use super::options::options;
 use super::prefix::Alternatives;
 use super::terms::{IsEscalation, TermArguments};
@@ -179,10 +180,10 @@ fn said(what: &str, given: Option<NoneOr<String>>) -> anyhow::Result<Option<Stri
 }
 
 /// The longest that an answer may be said to hold.
-const MAX_REUSE: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+const MAX_REUSE: Duration = Duration::from_secs(24 * 3600);
 
 /// How long an answer may be used again.
-fn reuse_of(given: Option<NoneOr<String>>) -> anyhow::Result<Option<std::time::Duration>> {
+fn reuse_of(given: Option<NoneOr<String>>) -> anyhow::Result<Option<Duration>> {
     let Some(time) = given.and_then(NoneOr::into_option) else {
         return Ok(None);
     };
@@ -198,7 +199,7 @@ fn reuse_of(given: Option<NoneOr<String>>) -> anyhow::Result<Option<std::time::D
     }
 }
 
-fn reuse_for_exec(time: Option<std::time::Duration>) -> Option<OpinionReuse> {
+fn reuse_for_exec(time: Option<Duration>) -> Option<OpinionReuse> {
     time.map(|valid_for| OpinionReuse {
         valid_for,
         scope: OpinionReuseScope::Exec,
@@ -227,19 +228,80 @@ fn prefix_reuse(
         None if scope != OpinionReuseScope::Exec => Err(anyhow!(
             "reuse_scope is given without reuse: say for how long, as in reuse = \"10m\""
         )),
-        Some(_) if *answer == Answer::Prompt => Err(anyhow!(
-            "reuse is given with the decision \"prompt\": the person who is asked says what holds, \
+        Some(_) if matches!(answer, Answer::Ask(_)) => Err(anyhow!(
+            "reuse is given with the decision \"ask\": the person who is asked says what holds, \
              leave it out"
         )),
         time => Ok(time.map(|valid_for| OpinionReuse { valid_for, scope })),
     }
 }
 
-fn answer_of(decision: &str, execution: Option<Value<'_>>) -> anyhow::Result<Answer> {
+/// How long an answer of a person is waited for unless a rule says otherwise: less than gates wait at
+/// most unless told otherwise (10 minutes), so that it is here that the question expires.
+const DEFAULT_WITHIN: Duration = Duration::from_secs(5 * 60);
+/// The longest that a rule may have a command wait.
+const MAX_WITHIN: Duration = Duration::from_secs(24 * 3600);
+/// Most bytes of who is asked.
+const MAX_ASKED: usize = 200;
+
+/// What a rule says of the person that it asks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Asking {
+    asked: Option<String>,
+    within: Option<Duration>,
+}
+
+impl Asking {
+    fn of(asked: Words, within: Words) -> anyhow::Result<Self> {
+        let asked = said("asks", asked)?;
+        if asked.as_ref().is_some_and(|asked| asked.len() > MAX_ASKED) {
+            return Err(anyhow!(
+                "asks has more than {MAX_ASKED} bytes: name who is asked in a few words"
+            ));
+        }
+        let within = within.and_then(NoneOr::into_option);
+        let within = within.map(|time| match humantime::parse_duration(&time) {
+            Ok(within) if within < Duration::from_secs(1) => Err(anyhow!(
+                "within is {time:?}: no person is as quick, write 1s or more"
+            )),
+            Ok(within) if within > MAX_WITHIN => Err(anyhow!(
+                "within is {time:?}, and can be 24h at most: shorten it"
+            )),
+            Ok(within) => Ok(within),
+            Err(_) => Err(anyhow!(
+                "within is {time:?}: write a time such as \"90s\", \"10m\" or \"1h30m\""
+            )),
+        });
+        Ok(Self {
+            asked,
+            within: within.transpose()?,
+        })
+    }
+}
+
+fn answer_of(
+    decision: &str,
+    execution: Option<Value<'_>>,
+    asking: Asking,
+) -> anyhow::Result<Answer> {
+    if !matches!(decision, "ask" | "prompt") && asking != Asking::default() {
+        return Err(anyhow!(
+            "asks or within is given with the decision {decision:?}: they belong to \"ask\" only, leave \
+             them out"
+        ));
+    }
     let answer = match decision {
         "allow" | "run" => Answer::Run,
-        "prompt" => Answer::Prompt,
         "forbidden" | "deny" => Answer::Deny,
+        "ask" | "prompt" => {
+            return Ok(Answer::Ask(Ask {
+                effect: execution.map_or(Ok(Effect::Run), |execution| {
+                    execution_of(execution).map(Effect::Escalate)
+                })?,
+                asked: asking.asked,
+                within: asking.within.unwrap_or(DEFAULT_WITHIN),
+            }));
+        }
         "escalate" => {
             return execution.map_or(
                 Ok(Answer::Escalate(EscalationExecution::Unsandboxed)),
@@ -248,15 +310,15 @@ fn answer_of(decision: &str, execution: Option<Value<'_>>) -> anyhow::Result<Ans
         }
         other => {
             return Err(anyhow!(
-                "the decision {other:?} isn't known: write \"run\" (or \"allow\"), \"prompt\", \
-                 \"escalate\" or \"deny\" (or \"forbidden\")"
+                "the decision {other:?} isn't known: write \"run\" (or \"allow\"), \"ask\" (or \
+                 \"prompt\"), \"escalate\" or \"deny\" (or \"forbidden\")"
             ));
         }
     };
     if execution.is_some() {
         return Err(anyhow!(
-            "execution is given with the decision {decision:?}: it belongs to \"escalate\" only, leave \
-             it out"
+            "execution is given with the decision {decision:?}: it belongs to \"escalate\" and \"ask\" \
+             only, leave it out"
         ));
     }
     Ok(answer)
@@ -264,8 +326,12 @@ fn answer_of(decision: &str, execution: Option<Value<'_>>) -> anyhow::Result<Ans
 
 fn is_escalation(answer: &Answer) -> IsEscalation {
     match answer {
-        Answer::Escalate(_) => IsEscalation::Yes,
-        _ => IsEscalation::No,
+        Answer::Escalate(_)
+        | Answer::Ask(Ask {
+            effect: Effect::Escalate(_),
+            ..
+        }) => IsEscalation::Yes,
+        Answer::Run | Answer::Deny | Answer::Ask(_) => IsEscalation::No,
     }
 }
 
@@ -414,7 +480,7 @@ pub(super) fn given_answer(value: Value<'_>) -> anyhow::Result<Option<GivenAnswe
     }
     if let Some(decision) = value.unpack_str() {
         return Ok(Some(GivenAnswer {
-            answer: answer_of(decision, None)?,
+            answer: answer_of(decision, None, Asking::default())?,
             justification: None,
             reason_code: None,
             name: None,
@@ -425,7 +491,7 @@ pub(super) fn given_answer(value: Value<'_>) -> anyhow::Result<Option<GivenAnswe
     let Some(fields) = answer_fields(value, "answer") else {
         return Err(anyhow!(
             "decide() returned {}: return None, a decision such as \"run\", or what run(), escalate(), \
-             prompt() or deny() gives",
+             ask() or deny() gives",
             described(value)
         ));
     };
@@ -437,10 +503,14 @@ pub(super) fn given_answer(value: Value<'_>) -> anyhow::Result<Option<GivenAnswe
     let answer = answer_of(
         &words("decision").unwrap_or_default(),
         field(fields, "execution"),
+        Asking::of(
+            words("asks").map(NoneOr::Other),
+            words("within").map(NoneOr::Other),
+        )?,
     )?;
-    let terms = match &answer {
-        Answer::Escalate(_) => TermArguments::of(fields).terms(IsEscalation::Yes)?,
-        _ => EscalationTerms::default(),
+    let terms = match is_escalation(&answer) {
+        IsEscalation::Yes => TermArguments::of(fields).terms(IsEscalation::Yes)?,
+        IsEscalation::No => EscalationTerms::default(),
     };
     Ok(Some(GivenAnswer {
         answer,
@@ -460,8 +530,10 @@ fn answer_value<'v>(
     execution: Option<Value<'v>>,
     (reason, reason_code, name, reuse): (Words, Words, Words, Words),
     terms: &EscalationTerms,
+    (asks, within): (Words, Words),
 ) -> anyhow::Result<Value<'v>> {
     reuse_of(reuse.clone())?;
+    Asking::of(asks.clone(), within.clone())?;
     let words = |what: &str, given: Words| -> anyhow::Result<Value<'v>> {
         Ok(said(what, given)?.map_or_else(Value::new_none, |words| heap.alloc(words)))
     };
@@ -473,6 +545,8 @@ fn answer_value<'v>(
         ("reason_code", words("reason_code", reason_code)?),
         ("name", words("name", name)?),
         ("reuse", words("reuse", reuse)?),
+        ("asks", words("asks", asks)?),
+        ("within", words("within", within)?),
     ];
     let terms = TermArguments::fields(terms, heap);
     Ok(heap.alloc(AllocStruct(fields.into_iter().chain(terms))))
@@ -489,8 +563,15 @@ fn answers(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] reuse: Option<NoneOr<String>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
-        let words = (reason, reason_code, name, reuse);
-        answer_value(heap, "run", None, words, &EscalationTerms::default())
+        let said = (reason, reason_code, name, reuse);
+        answer_value(
+            heap,
+            "run",
+            None,
+            said,
+            &EscalationTerms::default(),
+            (None, None),
+        )
     }
 
     /// Runs the command outside the session's sandbox.
@@ -518,18 +599,57 @@ fn answers(builder: &mut GlobalsBuilder) {
         }
         .terms(IsEscalation::Yes)?;
         let words = (reason, reason_code, name, reuse);
-        answer_value(heap, "escalate", execution, words, &terms)
+        answer_value(heap, "escalate", execution, words, &terms, (None, None))
     }
 
-    /// Asks a person.
+    /// Asks a person: to run the command inside the sandbox, or with an execution, outside.
+    #[allow(clippy::too_many_arguments)]
+    fn ask<'v>(
+        reason: Option<NoneOr<String>>,
+        #[starlark(require = named)] asks: Option<NoneOr<String>>,
+        #[starlark(require = named)] within: Option<NoneOr<String>>,
+        #[starlark(require = named)] execution: Option<Value<'v>>,
+        #[starlark(require = named)] reason_code: Option<NoneOr<String>>,
+        #[starlark(require = named)] name: Option<NoneOr<String>>,
+        #[starlark(require = named)] unprotected: Option<NoneOr<String>>,
+        #[starlark(require = named)] keep_environment: Option<NoneOr<Value<'v>>>,
+        #[starlark(require = named)] set_environment: Option<NoneOr<Value<'v>>>,
+        #[starlark(require = named)] unset_environment: Option<NoneOr<Value<'v>>>,
+        heap: Heap<'v>,
+    ) -> anyhow::Result<Value<'v>> {
+        if let Some(execution) = execution {
+            execution_of(execution)?;
+        }
+        let terms = TermArguments {
+            unprotected,
+            keep: keep_environment,
+            set: set_environment,
+            unset: unset_environment,
+        }
+        .terms(match execution {
+            Some(_) => IsEscalation::Yes,
+            None => IsEscalation::No,
+        })?;
+        let said = (reason, reason_code, name, None);
+        answer_value(heap, "ask", execution, said, &terms, (asks, within))
+    }
+
+    /// As `ask()`, for files in the style of Codex.
     fn prompt<'v>(
         reason: Option<NoneOr<String>>,
         #[starlark(require = named)] reason_code: Option<NoneOr<String>>,
         #[starlark(require = named)] name: Option<NoneOr<String>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
-        let words = (reason, reason_code, name, None);
-        answer_value(heap, "prompt", None, words, &EscalationTerms::default())
+        let said = (reason, reason_code, name, None);
+        answer_value(
+            heap,
+            "ask",
+            None,
+            said,
+            &EscalationTerms::default(),
+            (None, None),
+        )
     }
 
     /// Refuses the command.
@@ -540,8 +660,15 @@ fn answers(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] reuse: Option<NoneOr<String>>,
         heap: Heap<'v>,
     ) -> anyhow::Result<Value<'v>> {
-        let words = (reason, reason_code, name, reuse);
-        answer_value(heap, "deny", None, words, &EscalationTerms::default())
+        let said = (reason, reason_code, name, reuse);
+        answer_value(
+            heap,
+            "deny",
+            None,
+            said,
+            &EscalationTerms::default(),
+            (None, None),
+        )
     }
 
     /// A confinement for escalated commands.
@@ -587,12 +714,15 @@ fn declarations(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] keep_environment: Option<NoneOr<Value<'v>>>,
         #[starlark(require = named)] set_environment: Option<NoneOr<Value<'v>>>,
         #[starlark(require = named)] unset_environment: Option<NoneOr<Value<'v>>>,
+        #[starlark(require = named)] asks: Option<NoneOr<String>>,
+        #[starlark(require = named)] within: Option<NoneOr<String>>,
         eval: &mut Evaluator<'v, '_, '_>,
     ) -> anyhow::Result<NoneType> {
         let decision = decision.and_then(NoneOr::into_option);
         let answer = answer_of(
             decision.as_deref().unwrap_or("allow"),
             execution.and_then(NoneOr::into_option),
+            Asking::of(asks, within)?,
         )?;
         let terms = TermArguments {
             unprotected,
@@ -721,9 +851,15 @@ fn declarations(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] keep_environment: Option<NoneOr<Value<'v>>>,
         #[starlark(require = named)] set_environment: Option<NoneOr<Value<'v>>>,
         #[starlark(require = named)] unset_environment: Option<NoneOr<Value<'v>>>,
+        #[starlark(require = named)] asks: Option<NoneOr<String>>,
+        #[starlark(require = named)] within: Option<NoneOr<String>>,
         eval: &mut Evaluator<'v, '_, '_>,
     ) -> anyhow::Result<NoneType> {
-        let answer = answer_of(&decision, execution.and_then(NoneOr::into_option))?;
+        let answer = answer_of(
+            &decision,
+            execution.and_then(NoneOr::into_option),
+            Asking::of(asks, within)?,
+        )?;
         let terms = TermArguments {
             unprotected,
             keep: keep_environment,

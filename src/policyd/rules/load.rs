@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use starlark::environment::Module;
@@ -207,6 +208,14 @@ fn finish(
             terms: fallback.terms,
         })
     });
+    let places = rules.iter().map(|rule| rule.opinion.place.clone());
+    let others = decide.iter().map(|decide| decide.place().to_owned());
+    let fallbacks = fallback.iter().map(|opinion| opinion.place.clone());
+    let decided = places
+        .chain(others)
+        .chain(fallbacks)
+        .map(|place| (place, AtomicU64::new(0)))
+        .collect();
     Ok(Rules {
         requests_digests: draft.requests_digests,
         revision,
@@ -215,6 +224,7 @@ fn finish(
         decide,
         fallback,
         variables: draft.variables.into_iter().collect(),
+        decided,
     })
 }
 

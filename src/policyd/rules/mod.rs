@@ -23,9 +23,11 @@ mod options;
 mod prefix;
 mod terms;
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use answer::{Answer, Opinion, OpinionReuse, OpinionReuseScope, Strictness};
+pub use answer::{Answer, Ask, Effect, Opinion, OpinionReuse, OpinionReuseScope, Strictness};
 pub use error::RulesError;
 pub use facts::{EnvironmentFact, ExecFacts, SessionFacts, UserFacts};
 pub use load::MAX_FILE_SIZE;
@@ -55,14 +57,33 @@ pub struct Rules {
     fallback: Option<Arc<Opinion>>,
     variables: Vec<Vec<u8>>,
     requests_digests: bool,
+    /// How many execs each rule has decided, by its place.
+    decided: HashMap<String, AtomicU64>,
+}
+
+/// A rule, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedRule {
+    /// What it says: "run", "escalate", "deny", "ask" or "decide".
+    pub decision: &'static str,
+    /// What it says it of.
+    pub text: String,
+    /// Where it stands, as `file:line`.
+    pub place: String,
+    /// Its author's reason; may be empty.
+    pub reason: String,
+    /// How many execs it has decided since it was loaded.
+    pub decided: u64,
 }
 
 /// What the rules say of one exec, and why.
 #[must_use]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ruling {
-    /// What is to be done.
+    /// What is to be done; where a person is to be asked: if nobody can be.
     pub decision: EscalationDecision,
+    /// The question to a person, where the rules ask one.
+    pub ask: Option<Ask>,
     /// Why, in words; may be empty unless the exec is denied.
     pub reason: String,
     /// A stable name for the reason; may be empty.
@@ -100,6 +121,38 @@ impl Rules {
         &self.variables
     }
 
+    /// All rules, in the order of the file; `decide()` and what holds where none matches last.
+    pub fn listing(&self) -> Vec<ListedRule> {
+        let decided = |place: &str| {
+            let decided = self.decided.get(place);
+            decided.map_or(0, |decided| decided.load(Ordering::Relaxed))
+        };
+        let listed = |text: String, opinion: &Opinion| ListedRule {
+            decision: opinion.answer.name(),
+            text,
+            place: opinion.place.clone(),
+            reason: opinion.justification.clone().unwrap_or_default(),
+            decided: decided(&opinion.place),
+        };
+        let prefixes = self.prefixes.rules();
+        let mut rules: Vec<_> = prefixes
+            .map(|rule| listed(rule.to_string(), &rule.opinion))
+            .collect();
+        if let Some(decide) = &self.decide {
+            rules.push(ListedRule {
+                decision: DECIDE,
+                text: "decide(exec)".to_owned(),
+                place: decide.place().to_owned(),
+                reason: String::new(),
+                decided: decided(decide.place()),
+            });
+        }
+        if let Some(fallback) = &self.fallback {
+            rules.push(listed("whatever no rule matches".to_owned(), fallback));
+        }
+        rules
+    }
+
     /// Says so if there are rules for a program of this name, and this isn't that program as far as
     /// its path tells.
     pub fn overlooked(&self, file: &[u8]) -> Option<String> {
@@ -134,6 +187,7 @@ impl Rules {
                     reason: Some(reason.clone()),
                 },
                 reason,
+                ask: None,
                 reason_code: CODE_NO_MATCH.to_owned(),
                 rule: "no rule".to_owned(),
                 reuse: None,
@@ -142,6 +196,9 @@ impl Rules {
                 winner: None,
             };
         };
+        if let Some(decided) = self.decided.get(&opinion.place) {
+            decided.fetch_add(1, Ordering::Relaxed);
+        }
         let ruling = ruling(&opinion, || {
             if is_unmatched {
                 no_match(facts)
@@ -188,16 +245,18 @@ fn ruling(opinion: &Opinion, reason_of_denial: impl FnOnce() -> String) -> Rulin
             };
             (decision, reason, opinion.reason_code.clone())
         }
-        Answer::Prompt => {
-            let about = justification.map_or_else(String::new, |words| format!(": {words}"));
-            let reason = format!(
-                "the rule {} asks for a person's approval, which can't be had yet{about}",
-                opinion.rule
-            );
+        Answer::Ask(_) => {
             let decision = EscalationDecision::Deny {
-                reason: Some(reason.clone()),
+                reason: Some(format!(
+                    "the rule {} asks for a person's approval, and nobody can be asked",
+                    opinion.rule
+                )),
             };
-            (decision, reason, CODE_APPROVAL_UNAVAILABLE.to_owned())
+            (
+                decision,
+                justification.unwrap_or_default(),
+                CODE_APPROVAL_UNAVAILABLE.to_owned(),
+            )
         }
         Answer::Run => (
             EscalationDecision::Run,
@@ -210,8 +269,13 @@ fn ruling(opinion: &Opinion, reason_of_denial: impl FnOnce() -> String) -> Rulin
             opinion.reason_code.clone(),
         ),
     };
+    let ask = match &opinion.answer {
+        Answer::Ask(ask) => Some(ask.clone()),
+        _ => None,
+    };
     Ruling {
         decision,
+        ask,
         reason,
         reason_code,
         rule: opinion.rule.clone(),

@@ -171,6 +171,11 @@ impl PrefixRules {
         self.rules.len()
     }
 
+    /// In the order of the file.
+    pub(super) fn rules(&self) -> impl Iterator<Item = &PrefixRule> {
+        self.rules.iter()
+    }
+
     pub(super) fn has_name(&self, name: &[u8]) -> bool {
         self.by_name.contains_key(name)
     }

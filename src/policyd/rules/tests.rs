@@ -174,17 +174,64 @@ fn arguments_that_are_not_text_are_compared_by_their_bytes() {
 }
 
 #[test]
-fn what_a_person_would_decide_is_denied_until_one_can() {
-    let rules =
-        rules(r#"prefix_rule(["gh", "pr"], "prompt", justification = "talks to the forge")"#);
+fn a_question_says_who_is_asked_for_what_and_how_long_and_denies_where_nobody_can_be() {
+    let rules = rules(
+        r#"
+prefix_rule(["gh", "pr"], "prompt", justification = "talks to the forge")
+prefix_rule(["scp"], "ask", execution = "turn_default", asks = "the release team", within = "90s")
+def decide(exec):
+    if exec.name == "rsync":
+        return ask("copies", asks = "ops", within = "2m", execution = "unsandboxed", name = "sync")
+"#,
+    );
     let ruling = ask(&rules, "/usr/bin/gh", &["pr"]);
     assert!(is_denied(&ruling));
     assert_eq!(ruling.reason_code, CODE_APPROVAL_UNAVAILABLE);
-    assert!(
-        ruling.reason.contains("talks to the forge"),
-        "{}",
-        ruling.reason
+    assert_eq!(ruling.reason, "talks to the forge");
+    assert_eq!(
+        ruling.ask,
+        Some(Ask {
+            effect: Effect::Run,
+            asked: None,
+            within: std::time::Duration::from_secs(300),
+        })
     );
+    let ruling = ask(&rules, "/usr/bin/scp", &[]);
+    assert_eq!(
+        ruling.ask,
+        Some(Ask {
+            effect: Effect::Escalate(EscalationExecution::TurnDefault),
+            asked: Some("the release team".to_owned()),
+            within: std::time::Duration::from_secs(90),
+        })
+    );
+    let ruling = ask(&rules, "/usr/bin/rsync", &[]);
+    assert_eq!(
+        (ruling.rule.as_str(), ruling.reason.as_str()),
+        ("sync", "copies")
+    );
+    let asked = ruling.ask.expect("a question");
+    assert_eq!(asked.asked.as_deref(), Some("ops"));
+    assert_eq!(
+        asked.effect,
+        Effect::Escalate(EscalationExecution::Unsandboxed)
+    );
+}
+
+#[test]
+fn a_question_that_makes_no_sense_is_refused() {
+    for (content, what) in [
+        ("\"ask\", within = \"soon\"", "write a time"),
+        ("\"ask\", within = \"0s\"", "no person is as quick"),
+        ("\"ask\", within = \"25h\"", "24h at most"),
+        ("\"ask\", asks = \" \"", "asks is empty"),
+        ("\"run\", asks = \"ops\"", "belong to \"ask\" only"),
+        ("\"deny\", within = \"1m\"", "belong to \"ask\" only"),
+        ("\"ask\", execution = \"x\"", "execution is"),
+    ] {
+        let refusal = refusal(&format!("prefix_rule([\"make\"], {content})"));
+        assert!(refusal.contains(what), "{content}: {refusal}");
+    }
 }
 
 #[test]
@@ -515,10 +562,11 @@ fn a_file_of_many_rules_is_answered_by_index() {
 }
 
 /// Answers as files write them, each with its place in the documented order, strictest first.
-const ANSWERS: [&str; 8] = [
+const ANSWERS: [&str; 9] = [
     "\"deny\"",
     "\"forbidden\"",
     "\"prompt\"",
+    "\"ask\", execution = \"unsandboxed\"",
     "\"run\"",
     "\"escalate\", execution = \"turn_default\"",
     "\"escalate\", execution = permissions(network = \"denied\")",
@@ -532,7 +580,8 @@ proptest! {
     #[test]
     fn the_strictest_answer_wins_in_any_order(
         picks in proptest::collection::vec((0..ANSWERS.len(), 0..3_usize), 1..8),
-        decide in proptest::option::of(0..4_usize),
+        // Those that `decide()` can give as they stand.
+        decide in proptest::option::of(proptest::sample::select(vec![0_usize, 1, 2, 4])),
     ) {
         let mut content = String::new();
         for (answer, length) in &picks {
@@ -548,7 +597,7 @@ proptest! {
         let expected = ask(&lone, "/bin/a", &[]);
         // Reasons name the rule that decided; what is decided is the same.
         let kind = |ruling: &Ruling| match &ruling.decision {
-            EscalationDecision::Deny { .. } if ruling.reason_code == CODE_APPROVAL_UNAVAILABLE => "prompt".to_owned(),
+            EscalationDecision::Deny { .. } if ruling.ask.is_some() => format!("{:?}", ruling.ask),
             EscalationDecision::Deny { .. } => "deny".to_owned(),
             other => format!("{other:?}"),
         };

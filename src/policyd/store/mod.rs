@@ -15,23 +15,35 @@
 //!
 //! Not here: what is read from the record (`audit`).
 
+mod chain;
 mod error;
+mod query;
+mod retention;
 mod schema;
+mod upgrade;
+mod verify;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use prost::Message as _;
-use rusqlite::Connection;
+use retention::Pruned;
+use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
+pub use chain::Link;
+pub(crate) use chain::ends;
 pub use error::StoreError;
+pub(crate) use query::{Arguments, Filter, Want, changes, page, session};
+pub use retention::Retention;
 use schema::Written;
 pub use schema::open_for_reading;
+pub use verify::{Verification, Verified, verify};
 
+use crate::pb::audit::{AnswerMode, StoredAnswer};
 use crate::pb::v1;
 use crate::pb::v1::session_request::Event;
 use crate::policyd::identity::GateIdentity;
@@ -71,6 +83,7 @@ struct Shared {
     queue: mpsc::Sender<Message>,
     room: Arc<Semaphore>,
     state: Arc<WriterState>,
+    head: watch::Receiver<Link>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -78,12 +91,26 @@ struct Shared {
 struct WriterState {
     is_failing: AtomicBool,
     is_closing: AtomicBool,
+    written: AtomicU64,
+}
+
+/// What a store is doing, for metrics.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StoreNumbers {
+    /// Events that wait to be written.
+    pub(crate) queued: usize,
+    /// Events written since the start.
+    pub(crate) written: u64,
+    /// Whether the latest attempt to write failed.
+    pub(crate) is_failing: bool,
 }
 
 enum Message {
     Record(Box<Record>),
     /// How far a session is stored, with all that was queued before this.
     Highest(Arc<str>, oneshot::Sender<u64>),
+    /// Remove what isn't kept.
+    Prune,
     Close,
 }
 
@@ -91,7 +118,7 @@ struct Record {
     session: Arc<str>,
     gate: GateIdentity,
     request: v1::SessionRequest,
-    answer: Option<v1::Verdict>,
+    answer: Option<StoredAnswer>,
     received: SystemTime,
     size: usize,
     /// Up to where the session's history is stored with this event, if it adds to that.
@@ -100,6 +127,16 @@ struct Record {
     progress: watch::Sender<Progress>,
     // Gives its bytes back to the queue when the record is dropped.
     _room: OwnedSemaphorePermit,
+}
+
+impl From<v1::Verdict> for StoredAnswer {
+    /// An answer that the gate was told.
+    fn from(verdict: v1::Verdict) -> Self {
+        Self {
+            verdict: Some(verdict),
+            mode: AnswerMode::Enforced.into(),
+        }
+    }
 }
 
 /// How far the record of a call has come.
@@ -117,13 +154,28 @@ impl Store {
     /// # Errors
     /// When it can't be made, opened or written, or isn't ours.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
+        Self::open_keeping(directory, Retention::default())
+    }
+
+    /// As [`open`](Self::open), for a store that keeps what `retention` says. What it doesn't is removed when
+    /// [`prune`](Self::prune) is called.
+    ///
+    /// # Errors
+    /// As those of `open`.
+    pub fn open_keeping(directory: &Path, retention: Retention) -> Result<Self, StoreError> {
         let connection = schema::open_for_writing(directory)?;
+        let path = schema::file_in(directory);
+        let head = chain::head(&connection).map_err(|source| StoreError::Open { path, source })?;
+        let (reached, head) = watch::channel(head);
         let (queue, messages) = mpsc::channel(QUEUED_EVENTS);
         let state = Arc::new(WriterState::default());
         let writer = Writer {
             connection,
             messages,
             state: Arc::clone(&state),
+            reached,
+            retention,
+            is_pruning: !retention.keeps_everything(),
         };
         let writer = std::thread::Builder::new()
             .name("store".to_owned())
@@ -135,6 +187,7 @@ impl Store {
                 queue,
                 room: Arc::new(Semaphore::new(QUEUED_BYTES)),
                 state,
+                head,
                 writer: Mutex::new(Some(writer)),
             }),
         })
@@ -145,6 +198,32 @@ impl Store {
         &self.shared.path
     }
 
+    /// The directory that it is in.
+    pub fn directory(&self) -> &Path {
+        self.shared.path.parent().unwrap_or(Path::new("."))
+    }
+
+    /// Tells, by its changes, the last event that is stored.
+    pub(crate) fn head(&self) -> watch::Receiver<Link> {
+        self.shared.head.clone()
+    }
+
+    /// What it is doing.
+    pub(crate) fn numbers(&self) -> StoreNumbers {
+        let state = &self.shared.state;
+        StoreNumbers {
+            queued: QUEUED_EVENTS - self.shared.queue.capacity(),
+            written: state.written.load(Ordering::Relaxed),
+            is_failing: state.is_failing.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Has what isn't kept be removed, soon, in steps between which events are written. Doesn't wait.
+    pub fn prune(&self) {
+        // Where there is no room for that it has time until the next call.
+        let _ = self.shared.queue.try_send(Message::Prune);
+    }
+
     /// Whose the latest sessions are, the earliest of them first.
     ///
     /// # Errors
@@ -153,8 +232,7 @@ impl Store {
         &self,
         most: usize,
     ) -> Result<Vec<(String, GateIdentity)>, StoreError> {
-        let directory = self.shared.path.parent().unwrap_or(Path::new("."));
-        schema::latest_owners(&open_for_reading(directory)?, most).map_err(|source| {
+        schema::latest_owners(&open_for_reading(self.directory())?, most).map_err(|source| {
             StoreError::Open {
                 path: self.shared.path.clone(),
                 source,
@@ -256,7 +334,7 @@ impl Journal {
     }
 
     /// Takes one event, without waiting; `answer` is what was answered to it.
-    pub(crate) fn record(&mut self, request: v1::SessionRequest, answer: Option<v1::Verdict>) {
+    pub(crate) fn record(&mut self, request: v1::SessionRequest, answer: Option<StoredAnswer>) {
         let sequence = request.sequence;
         let through = self.acknowledgeable(&request);
         if self.has_missed {
@@ -360,13 +438,26 @@ struct Writer {
     connection: Connection,
     messages: mpsc::Receiver<Message>,
     state: Arc<WriterState>,
+    reached: watch::Sender<Link>,
+    retention: Retention,
+    /// There is something to remove, between batches.
+    is_pruning: bool,
 }
 
 impl Writer {
     fn run(mut self) {
         let mut is_open = true;
         while is_open {
-            let Some(first) = self.messages.blocking_recv() else {
+            let first = if self.is_pruning {
+                self.prune();
+                match self.messages.try_recv() {
+                    Ok(first) => first,
+                    Err(mpsc::error::TryRecvError::Empty) => continue,
+                    Err(mpsc::error::TryRecvError::Disconnected) => break,
+                }
+            } else if let Some(first) = self.messages.blocking_recv() {
+                first
+            } else {
                 break;
             };
             let mut batch = Vec::new();
@@ -386,6 +477,10 @@ impl Writer {
                     }
                     Some(Message::Highest(session, reply)) => {
                         questions.push((session, reply));
+                        break;
+                    }
+                    Some(Message::Prune) => {
+                        self.is_pruning = !self.retention.keeps_everything();
                         break;
                     }
                     Some(Message::Close) => {
@@ -460,17 +555,42 @@ impl Writer {
         }
     }
 
+    /// Removes some of what isn't kept.
+    fn prune(&mut self) {
+        let pruned = self
+            .retention
+            .prune(&mut self.connection, SystemTime::now());
+        match pruned {
+            Ok(pruned) => self.is_pruning = pruned == Pruned::More,
+            Err(error) => {
+                self.is_pruning = false;
+                if let Some(held_back) = FAILURES.admit() {
+                    tracing::error!(
+                        held_back,
+                        "removing old events: {error}; {}. It is tried again",
+                        error::advice(&error)
+                    );
+                }
+            }
+        }
+    }
+
     fn commit(&mut self, batch: &[Box<Record>]) -> rusqlite::Result<()> {
-        let transaction = self.connection.transaction()?;
+        // Begun for writing: the end of the chain must stay what it is, also where others write.
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut head = chain::head(&transaction)?;
         for record in batch {
             if record.progress.borrow().owner.is_some() {
                 continue;
             }
             let written = schema::write(
                 &transaction,
+                &mut head,
                 &schema::Row {
                     session: &record.session,
-                    gate: &record.gate,
+                    gate: Some(&record.gate),
                     request: &record.request,
                     answer: record.answer.as_ref(),
                     received: record.received,
@@ -482,9 +602,16 @@ impl Writer {
                     .send_modify(|progress| progress.owner = Some(owner));
             }
         }
-        transaction.commit()
+        transaction.commit()?;
+        self.state
+            .written
+            .fetch_add(batch.len() as u64, Ordering::Relaxed);
+        self.reached.send_replace(head);
+        Ok(())
     }
 }
 
+#[cfg(test)]
+mod chain_tests;
 #[cfg(test)]
 mod tests;

@@ -7,29 +7,31 @@ use std::time::{Duration, Instant, SystemTime};
 use prost::Message;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, params};
 
+use super::chain::{Entry, Link};
 use super::error::StoreError;
+use super::upgrade;
+use crate::pb::audit::{AnswerMode, StoredAnswer};
 use crate::pb::v1;
 use crate::pb::v1::session_request::Event;
 use crate::policyd::identity::GateIdentity;
 use crate::policyd::text;
 
 /// The version of the tables below.
-const SCHEMA_VERSION: i64 = 2;
+const SCHEMA_VERSION: i64 = 3;
 /// Marks a database as one of ours: "EXGP".
 const APPLICATION_ID: i64 = 0x4558_4750;
 /// The database, inside the data directory.
 const FILE_NAME: &str = "events.sqlite";
 /// How long another process's lock is waited for.
-const BUSY_TIME: Duration = Duration::from_secs(5);
+pub(super) const BUSY_TIME: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
+/// What the writer keeps of the database in memory, as SQLite counts it: its indexes are written all over.
+const CACHE_KIBIBYTES: i64 = -(64 << 10);
 /// Longest command line that is kept as text, for people; the event has all of it.
 const COMMAND_LINE_LIMIT: usize = 4096;
 
-/// What version 2 has that version 1 hadn't. Sessions of before are whose they turn out to be.
-const FROM_1_TO_2: &str = "ALTER TABLE sessions ADD COLUMN gate TEXT";
-
 /// Times are nanoseconds since 1970, by the gate's clock unless the name says `received` or `answered`.
-const SCHEMA: &str = "
+pub(super) const SCHEMA: &str = "
 CREATE TABLE sessions (
     session_id      TEXT PRIMARY KEY,
     started_ns      INTEGER,
@@ -58,16 +60,6 @@ CREATE TABLE lost_ranges (
     first_sequence  INTEGER NOT NULL,
     last_sequence   INTEGER NOT NULL,
     PRIMARY KEY (session_id, first_sequence)
-);
-CREATE TABLE events (
-    session_id      TEXT NOT NULL,
-    sequence        INTEGER NOT NULL,
-    event_ns        INTEGER,
-    received_ns     INTEGER NOT NULL,
-    kind            TEXT NOT NULL,
-    exec_id         INTEGER,
-    payload         BLOB NOT NULL,
-    PRIMARY KEY (session_id, sequence)
 );
 CREATE TABLE execs (
     session_id      TEXT NOT NULL,
@@ -110,6 +102,9 @@ CREATE TABLE execs (
     user_time_ns    INTEGER,
     system_time_ns  INTEGER,
     peak_memory_bytes INTEGER,
+    position        INTEGER,
+    gate            TEXT,
+    answer_mode     TEXT,
     PRIMARY KEY (session_id, exec_id)
 );
 CREATE VIEW losses AS
@@ -120,7 +115,50 @@ CREATE VIEW losses AS
     )) AS INTEGER) AS lost_events
     FROM lost_ranges GROUP BY session_id;
 CREATE INDEX execs_by_time ON execs (received_ns);
-CREATE INDEX execs_by_program ON execs (program_name, received_ns);
+";
+
+/// The events themselves, which all other tables are made from: in the order in which they were stored, each
+/// with its place in the chain of hashes (`chain`). A sequence of 0 is none.
+pub(super) const EVENTS: &str = "
+CREATE TABLE events (
+    position        INTEGER PRIMARY KEY,
+    session_id      TEXT NOT NULL,
+    sequence        INTEGER,
+    event_ns        INTEGER,
+    received_ns     INTEGER NOT NULL,
+    kind            TEXT NOT NULL,
+    exec_id         INTEGER,
+    gate            TEXT,
+    payload         BLOB NOT NULL,
+    answer          BLOB,
+    hash            BLOB NOT NULL,
+    UNIQUE (session_id, sequence)
+);
+CREATE TABLE chain_start (
+    position        INTEGER NOT NULL,
+    hash            BLOB NOT NULL
+);
+";
+
+/// What queries are answered by. The latest execs that fit are found from an index's end, so each index ends
+/// with the position of the exec's first event.
+pub(super) const INDEXES: &str = "
+CREATE TABLE session_labels (
+    session_id      TEXT NOT NULL,
+    key             TEXT NOT NULL,
+    value           TEXT NOT NULL,
+    PRIMARY KEY (session_id, key)
+) WITHOUT ROWID;
+CREATE INDEX session_labels_by_value ON session_labels (key, value, session_id);
+CREATE INDEX execs_by_position ON execs (position);
+CREATE INDEX execs_by_session ON execs (session_id, position);
+CREATE INDEX execs_by_program ON execs (program_name, position);
+CREATE INDEX execs_by_verdict ON execs (coalesce(action, answer), position);
+CREATE INDEX execs_by_code ON execs (code, position);
+CREATE INDEX execs_by_reason_code
+    ON execs (coalesce(nullif(reason_code, ''), answer_reason_code), position);
+CREATE INDEX execs_monitored ON execs (answer_mode, position) WHERE answer_mode IS NOT NULL;
+CREATE INDEX execs_by_gate ON execs (gate, position);
 ";
 
 pub(super) fn file_in(directory: &Path) -> PathBuf {
@@ -191,14 +229,17 @@ fn prepare(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
     // With WAL, FULL is what makes a commit survive a power failure; an acknowledged event must.
     set("synchronous", &"FULL")?;
     set("journal_size_limit", &(64 << 20))?;
+    set("cache_size", &CACHE_KIBIBYTES)?;
     let transaction = connection
         .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
         .map_err(open_error)?;
     let write = |version| {
-        match version {
-            0 => transaction.execute_batch(SCHEMA)?,
-            1 => transaction.execute_batch(FROM_1_TO_2)?,
-            _ => {}
+        if version == 0 {
+            for tables in [EVENTS, SCHEMA, INDEXES] {
+                transaction.execute_batch(tables)?;
+            }
+        } else if version < SCHEMA_VERSION {
+            upgrade::upgrade(&transaction, version)?;
         }
         // Written each time: a store that can't be written shows now, not at the first event.
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
@@ -295,26 +336,26 @@ fn check(connection: &Transaction<'_>, path: &Path) -> Result<i64, StoreError> {
 /// An event on its way into the tables.
 pub(super) struct Row<'a> {
     pub(super) session: &'a str,
-    /// Whose call the event came by.
-    pub(super) gate: &'a GateIdentity,
+    /// Whose call the event came by; `None` where that was not known yet when it was stored.
+    pub(super) gate: Option<&'a GateIdentity>,
     pub(super) request: &'a v1::SessionRequest,
-    pub(super) answer: Option<&'a v1::Verdict>,
+    pub(super) answer: Option<&'a StoredAnswer>,
     pub(super) received: SystemTime,
 }
 
 /// Numbers of the contract have 64 bits without a sign; the database's have one. The bits are kept.
-fn number(value: u64) -> i64 {
+pub(super) fn number(value: u64) -> i64 {
     value.cast_signed()
 }
 
-fn system_nanoseconds(time: SystemTime) -> i64 {
+pub(super) fn system_nanoseconds(time: SystemTime) -> i64 {
     time.duration_since(SystemTime::UNIX_EPOCH)
         .ok()
         .and_then(|elapsed| i64::try_from(elapsed.as_nanos()).ok())
         .unwrap_or_default()
 }
 
-fn time_nanoseconds(time: Option<prost_types::Timestamp>) -> Option<i64> {
+pub(super) fn time_nanoseconds(time: Option<prost_types::Timestamp>) -> Option<i64> {
     let time = time?;
     time.seconds
         .checked_mul(1_000_000_000)?
@@ -337,7 +378,7 @@ fn enum_name(name: &str, prefix: &str) -> String {
         .replace('_', "-")
 }
 
-fn kind(event: Option<&Event>) -> (&'static str, Option<u64>) {
+pub(super) fn kind(event: Option<&Event>) -> (&'static str, Option<u64>) {
     match event {
         Some(Event::SessionStarted(_)) => ("session-started", None),
         Some(Event::ExecRequested(exec)) => ("exec-requested", Some(exec.exec_id)),
@@ -363,56 +404,108 @@ pub(super) enum Written {
 }
 
 /// Writes one event. A repeat, known by its session and sequence, changes nothing but the answer.
-pub(super) fn write(transaction: &Transaction<'_>, row: &Row<'_>) -> rusqlite::Result<Written> {
+pub(super) fn write(
+    transaction: &Transaction<'_>,
+    head: &mut Link,
+    row: &Row<'_>,
+) -> rusqlite::Result<Written> {
     let request = row.request;
-    if let Some(Event::SessionStarted(_)) = &request.event
+    let is_beginning = matches!(&request.event, Some(Event::SessionStarted(_)));
+    if is_beginning
         && let Some(owner) = owner(transaction, row.session)?
-        && owner != *row.gate
+        && Some(&owner) != row.gate
     {
         return Ok(Written::Foreign(owner));
     }
     let received = system_nanoseconds(row.received);
     let time = time_nanoseconds(request.event_time);
     let (kind, exec_id) = kind(request.event.as_ref());
-    // Sequence 0 isn't a position in the session's history.
-    let is_repeat = request.sequence != 0
-        && transaction
-            .prepare_cached(
-                "INSERT OR IGNORE INTO events
-                     (session_id, sequence, event_ns, received_ns, kind, exec_id, payload)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-            )?
-            .execute(params![
-                row.session,
-                number(request.sequence),
-                time,
-                received,
-                kind,
-                exec_id.map(number),
-                request.encode_to_vec(),
-            ])?
-            == 0;
-    if !is_repeat {
+    let (payload, answer) = (
+        request.encode_to_vec(),
+        row.answer.map(Message::encode_to_vec),
+    );
+    let entry = Entry {
+        session: row.session,
+        // Sequence 0 isn't a position in the session's history.
+        sequence: Some(request.sequence)
+            .filter(|sequence| *sequence != 0)
+            .map(number),
+        time,
+        received,
+        kind,
+        exec_id: exec_id.map(number),
+        gate: row.gate.filter(|_| is_beginning).map(GateIdentity::as_str),
+        payload: &payload,
+        answer: answer.as_deref(),
+    };
+    let is_repeat = !entry.append(transaction, head)?;
+    if is_repeat && answer.is_some() {
+        // The question has been asked again, and answered again.
+        let again = Entry {
+            sequence: None,
+            kind: "exec-answered",
+            payload: &[],
+            ..entry
+        };
+        again.append(transaction, head)?;
+    }
+    tables(
+        transaction,
+        head.position,
+        row,
+        time,
+        received,
+        Repeat::of(is_repeat),
+    )?;
+    Ok(Written::Done)
+}
+
+/// Whether an event is in the record already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Repeat {
+    /// It isn't.
+    No,
+    /// It is.
+    Yes,
+}
+
+impl Repeat {
+    fn of(is_repeat: bool) -> Self {
+        if is_repeat { Self::Yes } else { Self::No }
+    }
+}
+
+/// Writes what an event says into the tables that are made from events.
+pub(super) fn tables(
+    transaction: &Transaction<'_>,
+    position: i64,
+    row: &Row<'_>,
+    time: Option<i64>,
+    received: i64,
+    repeat: Repeat,
+) -> rusqlite::Result<()> {
+    let request = row.request;
+    if repeat == Repeat::No {
         match &request.event {
             Some(Event::SessionStarted(started)) => {
                 session_started(transaction, row, started, received)?;
             }
             Some(Event::ExecRequested(exec)) => {
-                exec_requested(transaction, row, exec, time, received)?;
+                exec_requested(transaction, position, row, exec, time, received)?;
             }
             Some(Event::ExecReused(reused)) => {
                 if let Some(exec) = &reused.exec {
-                    exec_requested(transaction, row, exec, time, received)?;
+                    exec_requested(transaction, position, row, exec, time, received)?;
                 }
             }
             Some(Event::ExecWithdrawn(exec)) => {
-                exec_withdrawn(transaction, row, exec, received)?;
+                exec_withdrawn(transaction, position, row, exec, received)?;
             }
             Some(Event::ExecDecided(exec)) => {
-                exec_decided(transaction, row, exec, time, received)?;
+                exec_decided(transaction, position, row, exec, time, received)?;
             }
             Some(Event::ExecFinished(exec)) => {
-                exec_finished(transaction, row, exec, time, received)?;
+                exec_finished(transaction, position, row, exec, time, received)?;
             }
             Some(Event::SessionEnded(ended)) => session_ended(transaction, row, ended, time)?,
             // Below: it has the sequence of an event that may have been stored by itself.
@@ -425,7 +518,7 @@ pub(super) fn write(transaction: &Transaction<'_>, row: &Row<'_>) -> rusqlite::R
     if let Some(answer) = row.answer {
         answered(transaction, row.session, answer, received)?;
     }
-    Ok(Written::Done)
+    Ok(())
 }
 
 /// The gate that started a session, where that is known.
@@ -480,8 +573,13 @@ fn session_started(
             serde_json::to_string(&labels).unwrap_or_else(|_| "{}".to_owned()),
             sandbox.backend,
             enum_name(sandbox.enforcement().as_str_name(), "ENFORCEMENT_"),
-            row.gate.as_str(),
+            row.gate.map(GateIdentity::as_str),
         ])?;
+    for (key, value) in labels {
+        transaction
+            .prepare_cached("INSERT OR IGNORE INTO session_labels VALUES (?1, ?2, ?3)")?
+            .execute(params![row.session, key, value])?;
+    }
     Ok(())
 }
 
@@ -546,6 +644,7 @@ fn events_lost(
 
 fn exec_requested(
     transaction: &Transaction<'_>,
+    position: i64,
     row: &Row<'_>,
     exec: &v1::ExecRequested,
     time: Option<i64>,
@@ -562,8 +661,9 @@ fn exec_requested(
             "INSERT INTO execs
                  (session_id, exec_id, request_sequence, requested_ns, received_ns, program,
                   program_name, command_line, argument_count, workdir, process_id,
-                  parent_process_id, user_id, group_id, parent_exec_id)
-             VALUES (?1, ?2, nullif(?3, 0), ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
+                  parent_process_id, user_id, group_id, parent_exec_id, position, gate)
+             VALUES (?1, ?2, nullif(?3, 0), ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16,
+                     ?17)
              ON CONFLICT (session_id, exec_id) DO UPDATE SET
                  request_sequence = coalesce(request_sequence, excluded.request_sequence),
                  requested_ns = coalesce(requested_ns, excluded.requested_ns),
@@ -591,19 +691,23 @@ fn exec_requested(
             Some(exec.parent_exec_id)
                 .filter(|parent| *parent != 0)
                 .map(number),
+            position,
+            row.gate.map(GateIdentity::as_str),
         ])?;
     Ok(())
 }
 
 fn exec_withdrawn(
     transaction: &Transaction<'_>,
+    position: i64,
     row: &Row<'_>,
     exec: &v1::ExecWithdrawn,
     received: i64,
 ) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
-            "INSERT INTO execs (session_id, exec_id, received_ns, withdrawn) VALUES (?1, ?2, ?3, ?4)
+            "INSERT INTO execs (session_id, exec_id, received_ns, withdrawn, position, gate)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)
              ON CONFLICT (session_id, exec_id) DO UPDATE SET withdrawn = excluded.withdrawn",
         )?
         .execute(params![
@@ -611,12 +715,15 @@ fn exec_withdrawn(
             number(exec.exec_id),
             received,
             enum_name(exec.reason().as_str_name(), "WITHDRAWAL_REASON_"),
+            position,
+            row.gate.map(GateIdentity::as_str),
         ])?;
     Ok(())
 }
 
 fn exec_decided(
     transaction: &Transaction<'_>,
+    position: i64,
     row: &Row<'_>,
     exec: &v1::ExecDecided,
     time: Option<i64>,
@@ -626,8 +733,8 @@ fn exec_decided(
         .prepare_cached(
             "INSERT INTO execs
                  (session_id, exec_id, received_ns, decided_ns, action, code, reason, reason_code,
-                  rule, policy_revision, waited_ns)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+                  rule, policy_revision, waited_ns, position, gate)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
              ON CONFLICT (session_id, exec_id) DO UPDATE SET
                  decided_ns = excluded.decided_ns, action = excluded.action,
                  code = excluded.code, reason = excluded.reason,
@@ -646,12 +753,15 @@ fn exec_decided(
             exec.rule,
             exec.policy_revision,
             nanoseconds(exec.waited),
+            position,
+            row.gate.map(GateIdentity::as_str),
         ])?;
     Ok(())
 }
 
 fn exec_finished(
     transaction: &Transaction<'_>,
+    position: i64,
     row: &Row<'_>,
     exec: &v1::ExecFinished,
     time: Option<i64>,
@@ -669,8 +779,9 @@ fn exec_finished(
         .prepare_cached(
             "INSERT INTO execs
                  (session_id, exec_id, received_ns, finished_ns, exit_code, signal, start_error,
-                  replaced_by_exec_id, elapsed_ns, user_time_ns, system_time_ns, peak_memory_bytes)
-             VALUES (?1, ?2, ?3, coalesce(?4, ?3), ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+                  replaced_by_exec_id, elapsed_ns, user_time_ns, system_time_ns, peak_memory_bytes,
+                  position, gate)
+             VALUES (?1, ?2, ?3, coalesce(?4, ?3), ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
              ON CONFLICT (session_id, exec_id) DO UPDATE SET
                  finished_ns = excluded.finished_ns, exit_code = excluded.exit_code,
                  signal = excluded.signal, start_error = excluded.start_error,
@@ -692,6 +803,8 @@ fn exec_finished(
             nanoseconds(exec.user_time),
             nanoseconds(exec.system_time),
             known(exec.peak_memory_bytes),
+            position,
+            row.gate.map(GateIdentity::as_str),
         ])?;
     Ok(())
 }
@@ -699,20 +812,25 @@ fn exec_finished(
 fn answered(
     transaction: &Transaction<'_>,
     session: &str,
-    answer: &v1::Verdict,
+    stored: &StoredAnswer,
     received: i64,
 ) -> rusqlite::Result<()> {
     use v1::verdict::Decision;
+    let Some(answer) = &stored.verdict else {
+        return Ok(());
+    };
     let (name, reason) = match &answer.decision {
         Some(Decision::Run(_)) => ("run", None),
         Some(Decision::Escalate(_)) => ("escalate", None),
         Some(Decision::Deny(deny)) => ("deny", Some(deny.reason.as_str())),
         None => ("none", None),
     };
+    let mode = (stored.mode() == AnswerMode::Monitored).then_some("monitored");
     transaction
         .prepare_cached(
             "UPDATE execs SET answers = answers + 1, answered_ns = ?3, answer = ?4,
-                 answer_reason = ?5, answer_reason_code = ?6, answer_rule = ?7, answer_revision = ?8
+                 answer_reason = ?5, answer_reason_code = ?6, answer_rule = ?7, answer_revision = ?8,
+                 answer_mode = ?9
              WHERE session_id = ?1 AND exec_id = ?2",
         )?
         .execute(params![
@@ -724,6 +842,7 @@ fn answered(
             answer.reason_code,
             answer.rule,
             answer.policy_revision,
+            mode,
         ])?;
     Ok(())
 }

@@ -1,0 +1,696 @@
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::{broadcast, mpsc};
+
+use super::approval::{
+    self, CODE_OVERLOADED, CODE_TOO_LONG, LONGEST_COMMAND, Question, denial, digest_of,
+    environment_digest, time,
+};
+use super::grants::{self, Grants, Remembered};
+use super::ledger::{Change, Kept, Ledger, NotRecorded, Recorded};
+use crate::pb::approval::v1 as pb;
+use crate::pb::v1;
+use crate::policyd::operators::Operator;
+use crate::policyd::throttle::Throttle;
+use crate::sys::random;
+
+/// Most execs that wait for a person: in all, of one gate, and of one session.
+const WAITING_IN_ALL: usize = 4_096;
+const WAITING_OF_ONE_GATE: usize = 1_024;
+pub(in crate::policyd) const WAITING_OF_ONE_SESSION: usize = 256;
+/// Most bytes of their commands.
+const WAITING_BYTES: usize = 64 << 20;
+/// Most closed approvals that are kept to be told of, and most bytes of their commands.
+pub(in crate::policyd) const CLOSED: usize = 4_096;
+const CLOSED_BYTES: usize = 64 << 20;
+/// How long an approval stays open whose gate is away: gates that come back at all do so sooner.
+const GATE_AWAY: Duration = Duration::from_secs(60);
+/// What a gate is told to wait longer than the approval is open, so that it is told of its end.
+const MARGIN: Duration = Duration::from_secs(5);
+/// Between looks at what has expired.
+const SWEEP: Duration = Duration::from_millis(500);
+/// Changes that a watcher may be behind.
+const UNSEEN_CHANGES: usize = 1_024;
+/// Letters of ids: none that are taken for another.
+const LETTERS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+static NO_ID: Throttle = Throttle::new(Duration::from_secs(5));
+
+/// What a session's call is told.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::policyd) enum Control {
+    /// What was asked of a person is decided.
+    Verdict(Box<v1::Verdict>),
+    /// The session is to end; why.
+    Terminate(String),
+}
+
+/// What comes of a question.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::policyd) enum Answered {
+    /// A person is asked; the verdict follows as a [`Control`].
+    Pending {
+        /// How long the gate is to wait.
+        within: Duration,
+        /// For the user who waits.
+        message: String,
+    },
+    /// It is decided already.
+    Decided(Box<v1::Verdict>),
+}
+
+/// Something that happened to an approval.
+#[derive(Debug, Clone)]
+pub(in crate::policyd) struct Happened {
+    pub(in crate::policyd) change: pb::ApprovalChange,
+    pub(in crate::policyd) approval: Arc<pb::Approval>,
+}
+
+/// What came of a decision.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Resolved {
+    pub(super) outcome: pb::ResolveOutcome,
+    pub(super) approval: pb::Approval,
+}
+
+/// Why a decision wasn't taken.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(super) enum ResolveError {
+    #[error("there is no approval {0}, or it was closed long ago")]
+    Unknown(String),
+    #[error("{0}")]
+    Scope(String),
+    #[error(transparent)]
+    NotRecorded(#[from] NotRecorded),
+}
+
+/// What is open, what was closed lately, and what is remembered. Clones are the same.
+#[derive(Debug, Clone)]
+pub(in crate::policyd) struct Desk(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    state: Mutex<State>,
+    /// Held by whoever decides, so that of two who do so at once the second learns of the first.
+    deciding: tokio::sync::Mutex<()>,
+    changes: broadcast::Sender<Happened>,
+    ledger: Option<Ledger>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By the order in which they were opened.
+    entries: BTreeMap<u64, Entry>,
+    by_id: HashMap<String, u64>,
+    by_exec: HashMap<(String, u64), u64>,
+    next: u64,
+    waiting: usize,
+    waiting_bytes: usize,
+    closed: usize,
+    closed_bytes: usize,
+    grants: Grants,
+}
+
+#[derive(Debug)]
+struct Entry {
+    recorded: Recorded,
+    size: usize,
+    /// The call that waits.
+    waiter: Option<mpsc::Sender<Control>>,
+    /// Since when none does.
+    away_since: Option<SystemTime>,
+}
+
+impl Entry {
+    fn is_open(&self) -> bool {
+        self.recorded.approval.state() == pb::ApprovalState::Pending
+    }
+
+    fn session(&self) -> &str {
+        let session = self.recorded.approval.session.as_ref();
+        session.map_or("", |session| session.session_id.as_str())
+    }
+
+    fn gate(&self) -> &str {
+        let session = self.recorded.approval.session.as_ref();
+        session.map_or("", |session| session.gate.as_str())
+    }
+
+    fn exec(&self) -> u64 {
+        let exec = self.recorded.approval.exec.as_ref();
+        exec.map_or(0, |exec| exec.exec_id)
+    }
+}
+
+/// How an approval is closed.
+struct Closing {
+    state: pb::ApprovalState,
+    resolution: pb::Resolution,
+}
+
+impl Closing {
+    fn by_nobody(state: pb::ApprovalState, note: impl Into<String>, now: SystemTime) -> Self {
+        Self {
+            state,
+            resolution: pb::Resolution {
+                resolved_by: String::new(),
+                resolved_at: Some(now.into()),
+                note: note.into(),
+                grant: None,
+            },
+        }
+    }
+}
+
+impl Desk {
+    pub(in crate::policyd) fn new(ledger: Option<Ledger>, kept: Kept, now: SystemTime) -> Self {
+        let Kept { approvals, grants } = kept;
+        let mut state = State::default();
+        for recorded in approvals {
+            let is_open = recorded.approval.state() == pb::ApprovalState::Pending;
+            state.insert(recorded, None, is_open.then_some(now));
+        }
+        for remembered in grants {
+            state.grants.add(remembered);
+        }
+        Self(Arc::new(Inner {
+            state: Mutex::new(state),
+            deciding: tokio::sync::Mutex::new(()),
+            changes: broadcast::Sender::new(UNSEEN_CHANGES),
+            ledger,
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No change panics half-way, so a panic elsewhere can't have spoiled the state.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, change: Change) {
+        if let Some(ledger) = &self.0.ledger {
+            ledger.note(change);
+        }
+    }
+
+    fn tell(&self, change: pb::ApprovalChange, approval: &pb::Approval) {
+        // Nobody may be watching.
+        let _ = self.0.changes.send(Happened {
+            change,
+            approval: Arc::new(approval.clone()),
+        });
+    }
+
+    /// Asks a person, unless somebody has decided already.
+    pub(in crate::policyd) fn ask(
+        &self,
+        question: &Question<'_>,
+        waiter: &mpsc::Sender<Control>,
+        now: SystemTime,
+    ) -> Answered {
+        let digest = digest_of(question.exec);
+        let size = approval::command_size(question.exec);
+        let refused = |code: &str, reason: String| {
+            Answered::Decided(Box::new(v1::Verdict {
+                service_time: None,
+                exec_id: question.exec.exec_id,
+                decision: Some(denial(reason)),
+                reason_code: code.to_owned(),
+                rule: question.ruling.rule.clone(),
+                policy_revision: question.revision.to_owned(),
+                reuse: None,
+            }))
+        };
+        let mut state = self.lock();
+        let key = (question.session.id.clone(), question.exec.exec_id);
+        if let Some(number) = state.by_exec.get(&key).copied()
+            && let Some(entry) = state.entries.get_mut(&number)
+        {
+            let effect = approval::effect_of(question);
+            let approval = &entry.recorded.approval;
+            let is_same = entry.recorded.question == digest
+                && approval.rule == question.ruling.rule
+                && approval.effect == effect;
+            if is_same && entry.is_open() && time(approval.expires_at) > now {
+                entry.waiter = Some(waiter.clone());
+                entry.away_since = None;
+                return pending(&entry.recorded.approval, now);
+            }
+            if is_same && let Some(verdict) = approval::verdict(approval) {
+                return Answered::Decided(Box::new(verdict));
+            }
+            if entry.is_open() {
+                let note = "it was asked about anew, and differently";
+                let closing = Closing::by_nobody(pb::ApprovalState::Withdrawn, note, now);
+                self.close(&mut state, number, closing);
+            }
+        }
+        if let Some(verdict) = state.grants.verdict(question, now) {
+            return Answered::Decided(Box::new(verdict));
+        }
+        if size > LONGEST_COMMAND {
+            let reason = format!(
+                "the command has {size} bytes, and a person is asked about {LONGEST_COMMAND} at most"
+            );
+            return refused(CODE_TOO_LONG, reason);
+        }
+        if let Some(full) = state.full(question, size) {
+            return refused(CODE_OVERLOADED, full);
+        }
+        let Some(id) = state.new_id() else {
+            return refused(CODE_OVERLOADED, "no id could be drawn".to_owned());
+        };
+        let recorded = Recorded {
+            approval: approval::opened(question, id, now),
+            question: digest,
+            environment: environment_digest(question.exec),
+        };
+        let answered = pending(&recorded.approval, now);
+        state.insert(recorded.clone(), Some(waiter.clone()), None);
+        self.tell(pb::ApprovalChange::Opened, &recorded.approval);
+        // Before anybody else sees it, so that what is recorded next is newer.
+        self.note(Change::Approval(Box::new(recorded.clone())));
+        drop(state);
+        tracing::info!(
+            session = question.session.id,
+            exec = question.exec.exec_id,
+            gate = %question.session.gate,
+            approval = recorded.approval.approval_id,
+            rule = recorded.approval.rule,
+            "waiting for a person"
+        );
+        answered
+    }
+
+    /// Closes an approval that is open. The caller has the state locked.
+    fn close(&self, state: &mut State, number: u64, closing: Closing) {
+        let Some(recorded) = state.close(number, closing) else {
+            return;
+        };
+        self.closed(recorded);
+    }
+
+    fn closed(&self, recorded: Recorded) {
+        let approval = &recorded.approval;
+        self.tell(pb::ApprovalChange::Closed, approval);
+        let resolution = approval.resolution.clone().unwrap_or_default();
+        tracing::info!(
+            approval = approval.approval_id,
+            session = approval.session.as_ref().map(|session| &session.session_id),
+            exec = approval.exec.as_ref().map(|exec| exec.exec_id),
+            by = resolution.resolved_by,
+            "{}",
+            approval.state().as_str_name()
+        );
+        self.note(Change::Approval(Box::new(recorded)));
+    }
+
+    fn close_all(&self, note: &str, now: SystemTime, is_meant: impl Fn(&Entry) -> bool) {
+        let mut state = self.lock();
+        for number in state.open(is_meant) {
+            let closing = Closing::by_nobody(pb::ApprovalState::Withdrawn, note, now);
+            self.close(&mut state, number, closing);
+        }
+    }
+
+    /// An exec needs no decision any more.
+    pub(in crate::policyd) fn withdraw(
+        &self,
+        session: &str,
+        exec: u64,
+        note: &str,
+        now: SystemTime,
+    ) {
+        let mut state = self.lock();
+        let number = state.by_exec.get(&(session.to_owned(), exec)).copied();
+        if let Some(number) = number {
+            let closing = Closing::by_nobody(pb::ApprovalState::Withdrawn, note, now);
+            self.close(&mut state, number, closing);
+        }
+    }
+
+    /// A session is over: nothing of it waits, and what was decided for it holds no longer.
+    pub(in crate::policyd) fn session_ended(&self, session: &str, now: SystemTime) {
+        self.close_all("the session ended", now, |entry| entry.session() == session);
+        let forgotten = self
+            .lock()
+            .grants
+            .remove_those(|grant| grant.session_id == session);
+        if !forgotten.is_empty() {
+            self.note(Change::Forget(forgotten));
+        }
+    }
+
+    /// A session's call has ended; it may come back.
+    pub(in crate::policyd) fn call_ended(&self, waiter: &mpsc::Sender<Control>, now: SystemTime) {
+        for entry in self.lock().entries.values_mut() {
+            if entry.is_open()
+                && entry
+                    .waiter
+                    .as_ref()
+                    .is_some_and(|known| known.same_channel(waiter))
+            {
+                entry.waiter = None;
+                entry.away_since = Some(now);
+            }
+        }
+    }
+
+    /// How many execs of each session wait.
+    pub(in crate::policyd) fn waiting(&self) -> HashMap<String, u32> {
+        let mut counts = HashMap::new();
+        for entry in self.lock().entries.values().filter(|entry| entry.is_open()) {
+            *counts.entry(entry.session().to_owned()).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Decides. The decision is on disk before it has any effect.
+    pub(super) async fn resolve(
+        &self,
+        id: &str,
+        decision: pb::Decision,
+        note: &str,
+        scope: &pb::Scope,
+        operator: &Operator,
+    ) -> Result<Resolved, ResolveError> {
+        let _alone = self.0.deciding.lock().await;
+        let now = SystemTime::now();
+        self.sweep(now);
+        let (number, before) = {
+            let state = self.lock();
+            let unknown = || ResolveError::Unknown(id.to_owned());
+            let number = state.by_id.get(id).copied().ok_or_else(unknown)?;
+            let entry = state.entries.get(&number).ok_or_else(unknown)?;
+            (number, entry.recorded.clone())
+        };
+        let closed_before = |approval| Resolved {
+            outcome: pb::ResolveOutcome::ClosedBefore,
+            approval,
+        };
+        if before.approval.state() != pb::ApprovalState::Pending {
+            return Ok(closed_before(before.approval));
+        }
+        let grant = grants::grant(&before.approval, decision, scope, operator.as_str(), now)
+            .map_err(ResolveError::Scope)?;
+        let remembered = grant.clone().map(|grant| Remembered {
+            grant,
+            effect: before.approval.effect.clone(),
+            environment: before.environment,
+        });
+        let closing = Closing {
+            state: match decision {
+                pb::Decision::Approve => pb::ApprovalState::Approved,
+                pb::Decision::Deny | pb::Decision::Unspecified => pb::ApprovalState::Denied,
+            },
+            resolution: pb::Resolution {
+                resolved_by: operator.to_string(),
+                resolved_at: Some(now.into()),
+                note: note.to_owned(),
+                grant,
+            },
+        };
+        if let Some(ledger) = &self.0.ledger {
+            let mut after = before.clone();
+            after.approval.state = closing.state.into();
+            after.approval.resolution = Some(closing.resolution.clone());
+            let change = Change::Decision(Box::new(after), remembered.clone().map(Box::new));
+            ledger.write(change).await?;
+        }
+        let mut state = self.lock();
+        let Some(recorded) = state.close(number, closing) else {
+            // It was closed meanwhile, and nothing follows from the decision.
+            let approval = state
+                .entries
+                .get(&number)
+                .map(|entry| entry.recorded.clone());
+            drop(state);
+            if let Some(grant) = remembered {
+                self.note(Change::Forget(vec![grant.grant.approval_id]));
+            }
+            return match approval {
+                Some(recorded) => {
+                    self.note(Change::Approval(Box::new(recorded.clone())));
+                    Ok(closed_before(recorded.approval))
+                }
+                None => Err(ResolveError::Unknown(id.to_owned())),
+            };
+        };
+        let evicted = remembered.and_then(|remembered| state.grants.add(remembered));
+        drop(state);
+        if let Some(evicted) = evicted {
+            self.note(Change::Forget(vec![evicted]));
+        }
+        let approval = recorded.approval.clone();
+        self.closed(recorded);
+        Ok(Resolved {
+            outcome: pb::ResolveOutcome::Resolved,
+            approval,
+        })
+    }
+
+    /// Closes what has expired, or whose gate doesn't come back; forgets what holds no longer.
+    fn sweep(&self, now: SystemTime) {
+        let mut state = self.lock();
+        let expired = state.open(|entry| time(entry.recorded.approval.expires_at) <= now);
+        for number in expired {
+            let note = state
+                .entries
+                .get(&number)
+                .map_or_else(String::new, |entry| {
+                    let approval = &entry.recorded.approval;
+                    let open = time(approval.expires_at).duration_since(time(approval.opened_at));
+                    format!(
+                        "nobody approved it within {} (approval {})",
+                        humantime::format_duration(Duration::from_secs(
+                            open.unwrap_or_default().as_secs()
+                        )),
+                        approval.approval_id
+                    )
+                });
+            let closing = Closing::by_nobody(pb::ApprovalState::Expired, note, now);
+            self.close(&mut state, number, closing);
+        }
+        let is_left = |entry: &Entry| {
+            let away = entry.away_since.map(|since| now.duration_since(since));
+            away.is_some_and(|away| away.unwrap_or_default() >= GATE_AWAY)
+        };
+        for number in state.open(is_left) {
+            let note = "its gate went away";
+            let closing = Closing::by_nobody(pb::ApprovalState::Withdrawn, note, now);
+            self.close(&mut state, number, closing);
+        }
+        let forgotten = state
+            .grants
+            .remove_those(|grant| time(grant.expires_at) <= now);
+        drop(state);
+        if !forgotten.is_empty() {
+            self.note(Change::Forget(forgotten));
+        }
+    }
+
+    /// Sweeps for as long as the service runs.
+    pub(in crate::policyd) async fn keep_swept(self) {
+        let mut sweep = tokio::time::interval(SWEEP);
+        sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            sweep.tick().await;
+            self.sweep(SystemTime::now());
+        }
+    }
+
+    pub(super) fn get(&self, id: &str) -> Option<pb::Approval> {
+        let state = self.lock();
+        let number = state.by_id.get(id)?;
+        let entry = state.entries.get(number)?;
+        Some(entry.recorded.approval.clone())
+    }
+
+    /// The latest first, opened before number `before`, and about so many bytes of them at most; and the
+    /// number to go on before, if there are more.
+    pub(super) fn list(
+        &self,
+        wanted: Option<pb::ApprovalState>,
+        before: u64,
+        most: usize,
+        most_bytes: usize,
+    ) -> (Vec<pb::Approval>, Option<u64>) {
+        let state = self.lock();
+        let mut found = Vec::new();
+        let mut bytes = 0;
+        let mut last = 0;
+        for (number, entry) in state.entries.range(..before).rev() {
+            let approval = &entry.recorded.approval;
+            if wanted.is_some_and(|wanted| approval.state() != wanted) {
+                continue;
+            }
+            if found.len() == most || bytes > most_bytes {
+                return (found, Some(last));
+            }
+            bytes += entry.size;
+            found.push(approval.clone());
+            last = *number;
+        }
+        (found, None)
+    }
+
+    /// What is open now, the earliest first, and all changes from now on.
+    pub(in crate::policyd) fn watch(&self) -> (Vec<pb::Approval>, broadcast::Receiver<Happened>) {
+        let state = self.lock();
+        let open = state.entries.values().filter(|entry| entry.is_open());
+        let open = open.map(|entry| entry.recorded.approval.clone()).collect();
+        // Changes are told with the state locked, so none is missed and none told twice.
+        (open, self.0.changes.subscribe())
+    }
+
+    /// What is remembered, the latest first.
+    pub(super) fn grants(&self) -> Vec<pb::Grant> {
+        let state = self.lock();
+        let all = state.grants.all().rev();
+        all.map(|remembered| remembered.grant.clone()).collect()
+    }
+
+    /// Has a decision hold no longer; `None` if it doesn't.
+    pub(super) fn revoke(&self, approval_id: &str) -> Option<pb::Grant> {
+        let removed = self.lock().grants.remove(approval_id)?;
+        self.note(Change::Forget(vec![approval_id.to_owned()]));
+        Some(removed.grant)
+    }
+}
+
+fn pending(approval: &pb::Approval, now: SystemTime) -> Answered {
+    let left = time(approval.expires_at).duration_since(now);
+    let left = left.unwrap_or_default();
+    Answered::Pending {
+        within: left + MARGIN,
+        message: approval::waiting(approval, left),
+    }
+}
+
+impl State {
+    fn insert(
+        &mut self,
+        recorded: Recorded,
+        waiter: Option<mpsc::Sender<Control>>,
+        away_since: Option<SystemTime>,
+    ) {
+        let number = self.next;
+        self.next += 1;
+        let size = size_of(&recorded.approval);
+        let entry = Entry {
+            recorded,
+            size,
+            waiter,
+            away_since,
+        };
+        let id = entry.recorded.approval.approval_id.clone();
+        self.by_id.insert(id, number);
+        let key = (entry.session().to_owned(), entry.exec());
+        self.by_exec.insert(key, number);
+        if entry.is_open() {
+            self.waiting += 1;
+            self.waiting_bytes += size;
+        } else {
+            self.closed += 1;
+            self.closed_bytes += size;
+        }
+        self.entries.insert(number, entry);
+        self.forget_closed();
+    }
+
+    /// Closes an open one, and tells who waits; `None` if it isn't open.
+    fn close(&mut self, number: u64, closing: Closing) -> Option<Recorded> {
+        let entry = self
+            .entries
+            .get_mut(&number)
+            .filter(|entry| entry.is_open())?;
+        entry.recorded.approval.state = closing.state.into();
+        entry.recorded.approval.resolution = Some(closing.resolution);
+        entry.away_since = None;
+        self.waiting -= 1;
+        self.waiting_bytes -= entry.size;
+        self.closed += 1;
+        self.closed_bytes += entry.size;
+        let waiter = entry.waiter.take();
+        if let (Some(waiter), Some(verdict)) = (waiter, approval::verdict(&entry.recorded.approval))
+        {
+            // There is room for as many as one session may have waiting. A call that has ended asks again.
+            let _ = waiter.try_send(Control::Verdict(Box::new(verdict)));
+        }
+        let recorded = entry.recorded.clone();
+        self.forget_closed();
+        Some(recorded)
+    }
+
+    fn forget_closed(&mut self) {
+        while self.closed > CLOSED || self.closed_bytes > CLOSED_BYTES {
+            let mut entries = self.entries.iter();
+            let Some((number, _)) = entries.find(|(_, entry)| !entry.is_open()) else {
+                return;
+            };
+            let number = *number;
+            let Some(entry) = self.entries.remove(&number) else {
+                return;
+            };
+            self.closed -= 1;
+            self.closed_bytes -= entry.size;
+            self.by_id.remove(&entry.recorded.approval.approval_id);
+            let key = (entry.session().to_owned(), entry.exec());
+            if self.by_exec.get(&key) == Some(&number) {
+                self.by_exec.remove(&key);
+            }
+        }
+    }
+
+    fn open(&self, is_meant: impl Fn(&Entry) -> bool) -> Vec<u64> {
+        let open = self.entries.iter().filter(|(_, entry)| entry.is_open());
+        let meant = open.filter(|(_, entry)| is_meant(entry));
+        meant.map(|(number, _)| *number).collect()
+    }
+
+    /// Why no more may wait, in words.
+    fn full(&self, question: &Question<'_>, size: usize) -> Option<String> {
+        let open = || self.entries.values().filter(|entry| entry.is_open());
+        let of_gate = open().filter(|entry| entry.gate() == question.session.gate.as_str());
+        let of_session = open().filter(|entry| entry.session() == question.session.id);
+        if self.waiting >= WAITING_IN_ALL || self.waiting_bytes + size > WAITING_BYTES {
+            return Some("too many commands wait for a person already".to_owned());
+        }
+        if of_gate.count() >= WAITING_OF_ONE_GATE {
+            return Some(format!(
+                "{WAITING_OF_ONE_GATE} commands of this gate wait for a person already"
+            ));
+        }
+        (of_session.count() >= WAITING_OF_ONE_SESSION).then(|| {
+            format!("{WAITING_OF_ONE_SESSION} commands of this session wait for a person already")
+        })
+    }
+
+    /// Forty random bits, as letters and digits; none that is in use.
+    fn new_id(&self) -> Option<String> {
+        for _ in 0..8 {
+            let bytes = match random::sixteen_bytes() {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    if let Some(held_back) = NO_ID.admit() {
+                        tracing::error!(held_back, "drawing random bytes: {error}");
+                    }
+                    return None;
+                }
+            };
+            let letters = bytes.iter().take(8);
+            let id: String = letters
+                .map(|byte| char::from(LETTERS[usize::from(byte % 32)]))
+                .collect();
+            if !self.by_id.contains_key(&id) {
+                return Some(id);
+            }
+        }
+        None
+    }
+}
+
+fn size_of(approval: &pb::Approval) -> usize {
+    prost::Message::encoded_len(approval)
+}

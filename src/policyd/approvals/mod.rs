@@ -1,0 +1,24 @@
+//! Execs that wait for a person, what was decided of them, and which decisions hold for later ones.
+//!
+//! ```text
+//! session task --ask--> desk <--resolve-- operator's call
+//!      ^                 | |
+//!      +----control------+ +--record--> ledger (its own thread and file)
+//! ```
+//!
+//! Invariants: an approval is closed once, and whoever comes later is told how; a decision is recorded
+//! before it has any effect; nothing but an operator's decision leads to a command that runs; what waits
+//! is bounded, per gate and in total, in number and in bytes; whoever watches never holds up anybody.
+//!
+//! Not here: which execs are asked about (`rules`), who an operator is (`authenticate`).
+
+mod approval;
+mod desk;
+mod grants;
+mod ledger;
+mod service;
+
+pub(super) use approval::{Question, command_line};
+pub(super) use desk::{Answered, CLOSED as MOST_CLOSED, Control, Desk, WAITING_OF_ONE_SESSION};
+pub(super) use ledger::{Ledger, Loaded, Termination};
+pub(super) use service::Approvals;

@@ -1,0 +1,118 @@
+// What waits for a person.
+
+import { Refused, post } from "./api.js";
+import { duration, facts, make, time, toast } from "./dom.js";
+import { Selection } from "./list.js";
+
+const SHORT = 15_000;
+const SCOPES = [
+  ["once", "this once"],
+  ["session", "the same command, in this session"],
+  ["session-prefix", "this program with these first arguments, in this session"],
+  ["gate-prefix", "this program with these first arguments, on this gate"],
+];
+
+export function approvals(place, state) {
+  const open = make("div.approvals", { role: "listbox", "aria-label": "Approvals" });
+  const selection = new Selection(open, () => {});
+  place.append(open);
+  const ticking = setInterval(() => place.isConnected ? tick() : clearInterval(ticking), 500);
+
+  function draw() {
+    const cards = [...state.approvals.values()].sort(
+      (one, other) => (other.state === "pending") - (one.state === "pending") || one.opened - other.opened);
+    // A card in which somebody writes stays as it is.
+    const kept = new Map([...open.children].filter((card) => card.contains(document.activeElement)).map((card) => [card.dataset.key, card]));
+    open.replaceChildren(
+      ...cards.map((approval) => (approval.state === "pending" && kept.get(approval.id)) || card(approval)),
+      ...(cards.length ? [] : [make("p.empty", "Nobody waits. What rules ask a person about appears here.")]),
+    );
+    if (!state.approvals.has(selection.key)) selection.key = cards.find((one) => one.state === "pending")?.id ?? null;
+    selection.mark();
+    tick();
+  }
+
+  function card(approval) {
+    const pending = approval.state === "pending";
+    const note = make("input", { placeholder: "Note (the waiting user reads it if you deny)", "aria-label": "Note", maxlength: "1024" });
+    const scope = make("select", { "aria-label": "For which execs" }, SCOPES.map(([value, words]) => make("option", { value }, words)));
+    const prefix = make("input", { type: "number", min: "0", max: String(approval.argument_count), value: String(Math.min(1, approval.argument_count)),
+      "aria-label": "How many first arguments", title: "How many first arguments", hidden: true });
+    const time_ = make("select", { "aria-label": "For how long", hidden: true },
+      [["900", "15 minutes"], ["3600", "an hour"], ["28800", "8 hours"], ["86400", "a day"]].map(([value, words]) => make("option", { value }, words)));
+    scope.addEventListener("change", () => {
+      prefix.hidden = !scope.value.endsWith("-prefix");
+      time_.hidden = scope.value === "once";
+    });
+    const answer = (decision) => resolve(approval, { decision, note: note.value, scope: scope.value, prefix: Number(prefix.value), seconds: Number(time_.value) });
+    return make(
+      `article.card.approval${pending ? "" : ".is-closed"}`,
+      { "data-key": approval.id, role: "option" },
+      make("header",
+        make(`span.verdict.${pending ? "waiting" : approval.state === "approved" ? "run" : approval.state === "denied" ? "deny" : "withdrawn"}`, approval.state),
+        make("strong", approval.reason || approval.rule),
+        approval.asked ? make("span.muted", `asks ${approval.asked}`) : null,
+        make("span.time-left")),
+      pending ? make("div.meter", make("i")) : null,
+      make("pre.command", approval.command),
+      facts([
+        ["Then it", approval.effect],
+        ["Directory", make("code", approval.workdir)],
+        ["Program", make("code", approval.program)],
+        ["Gate", [approval.gate, approval.hostname].filter(Boolean).join(" on ")],
+        ["Sandbox", [approval.sandbox, approval.enforcement].filter(Boolean).join(", ")],
+        ["Labels", approval.labels.map(([name, value]) => `${name}=${value}`).join("  ")],
+        ["User", approval.user],
+        ["Rule", approval.rule],
+        ["Session", make("a", { href: `#sessions/${approval.session}` }, make("code", approval.session.slice(0, 12)))],
+        ["Opened", time(approval.opened)],
+        ["Closed", approval.closed ? make("span", time(approval.closed), approval.closed_by ? ` by ${approval.closed_by}` : "") : null],
+        ["Note", approval.note],
+      ]),
+      pending
+        ? make("div.answer",
+            make("button.approve", { onclick: () => answer("approve"), title: "a" }, "Approve"),
+            make("button.refuse", { onclick: () => answer("deny"), title: "d" }, "Deny"),
+            scope, prefix, time_, note)
+        : null,
+    );
+  }
+
+  async function resolve(approval, decision) {
+    try {
+      const { outcome, approval: now } = await post(`/api/approvals/${encodeURIComponent(approval.id)}`, decision);
+      if (outcome === "resolved") toast(decision.decision === "approve" ? "Approved." : "Denied.");
+      else toast(`${now.closed_by || "Something else"} was first: ${now.state}.`);
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      toast(error.message);
+    }
+  }
+
+  function tick() {
+    for (const element of open.children) {
+      const approval = state.approvals.get(element.dataset.key);
+      const left = element.querySelector(".time-left");
+      if (!approval || !left || approval.state !== "pending") continue;
+      const remaining = Math.max(0, approval.expires - Date.now() - state.clockAhead);
+      left.textContent = `${duration(Math.ceil(remaining / 1000) * 1000)} left`;
+      left.classList.toggle("is-short", remaining < SHORT);
+      const share = remaining / Math.max(1, approval.expires - approval.opened);
+      element.querySelector(".meter i").style.width = `${Math.min(100, share * 100)}%`;
+    }
+  }
+
+  draw();
+  return {
+    approvals: draw,
+    key: (key) => {
+      if (key === "j" || key === "ArrowDown") selection.move(1);
+      else if (key === "k" || key === "ArrowUp") selection.move(-1);
+      else if (key === "a" || key === "d") {
+        const chosen = open.querySelector(`[data-key="${CSS.escape(selection.key ?? "")}"] button.${key === "a" ? "approve" : "refuse"}`);
+        chosen?.click();
+      } else return false;
+      return true;
+    },
+  };
+}

@@ -1,0 +1,109 @@
+// What happens now: the latest execs of all sessions, as they come.
+
+import { make } from "./dom.js";
+import { Selection, execDetail, execHead, execRow, keyOf, matcher } from "./list.js";
+
+/** Most execs that are kept; and most rows that are shown, which is what a browser draws in time. */
+const KEPT = 5000;
+const SHOWN = 300;
+
+/** The latest execs, by key, in the order in which they came. */
+export class Recent {
+  constructor() {
+    this.execs = new Map();
+    this.minute = [];
+  }
+
+  take(execs) {
+    const now = Date.now();
+    for (const exec of execs) {
+      const key = keyOf(exec);
+      if (!this.execs.has(key) && now - exec.time < 60_000) this.minute.push(exec.time);
+      this.execs.set(key, exec);
+    }
+    for (const key of this.execs.keys()) {
+      if (this.execs.size <= KEPT) break;
+      this.execs.delete(key);
+    }
+  }
+
+  /** Execs in the last minute. */
+  rate() {
+    const since = Date.now() - 60_000;
+    this.minute = this.minute.filter((time) => time >= since);
+    return this.minute.length;
+  }
+}
+
+export function live(place, state) {
+  let paused = null;
+  let dirty = true;
+  let only = null;
+  const filter = make("input", {
+    type: "search", placeholder: "Filter: words, session:3f2a, gate:ci, rule:push, code:timed-out", "aria-label": "Filter",
+    value: state.filter ?? "", oninput: () => { state.filter = filter.value; draw(); },
+  });
+  const chips = make(
+    "div.chips", { role: "group", "aria-label": "Verdict" },
+    ["run", "escalate", "deny", "waiting"].map((word) =>
+      make("button", { "aria-pressed": "false", onclick: (event) => {
+        only = only === word ? null : word;
+        for (const other of chips.children) other.setAttribute("aria-pressed", String(other === event.target && only !== null));
+        draw();
+      } }, word)),
+  );
+  const pause = make("button", { onclick: toggle, title: "p" }, "Pause");
+  const rows = make("div.rows", { role: "listbox", "aria-label": "Execs, the latest first" });
+  const split = make("div.split", rows);
+  const selection = new Selection(rows, (key) => show(key));
+  place.append(make("div.toolbar", filter, chips, pause), split);
+
+  function toggle() {
+    paused = paused ? null : new Map(state.recent.execs);
+    pause.textContent = paused ? "Go on" : "Pause";
+    draw();
+  }
+
+  function show(key) {
+    split.querySelector(".detail")?.remove();
+    const exec = key && (paused ?? state.recent.execs).get(key);
+    split.classList.toggle("has-detail", Boolean(exec));
+    if (exec) split.append(execDetail(exec, () => selection.choose(null)));
+  }
+
+  function draw() {
+    dirty = false;
+    const matches = matcher(filter.value);
+    const chosen = [];
+    for (const exec of [...(paused ?? state.recent.execs).values()].reverse()) {
+      if (only && (exec.verdict ?? (exec.withdrawn ? "withdrawn" : "waiting")) !== only) continue;
+      if (!matches(exec)) continue;
+      chosen.push(execRow(exec));
+      if (chosen.length === SHOWN) break;
+    }
+    const nothing = state.recent.execs.size
+      ? "Nothing recent matches. History searches further back."
+      : "No command has asked yet. What sandboxes ask appears here at once.";
+    rows.replaceChildren(execHead(), ...(chosen.length ? chosen : [make("p.empty", nothing)]));
+    selection.mark();
+  }
+
+  draw();
+  return {
+    // Drawn at most as often as the screen, and never behind a tab that isn't seen.
+    execs: () => {
+      if (paused || dirty) return;
+      dirty = true;
+      requestAnimationFrame(() => place.isConnected && dirty && (draw(), selection.key && show(selection.key)));
+    },
+    key: (key) => {
+      if (key === "/") filter.focus();
+      else if (key === "p") toggle();
+      else if (key === "j" || key === "ArrowDown") selection.move(1);
+      else if (key === "k" || key === "ArrowUp") selection.move(-1);
+      else if (key === "Escape") selection.choose(null);
+      else return false;
+      return true;
+    },
+  };
+}

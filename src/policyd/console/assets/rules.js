@@ -1,0 +1,35 @@
+// The rules in force, and how often each has decided.
+
+import { Refused, get } from "./api.js";
+import { facts, make } from "./dom.js";
+
+const CLASS = { ask: "waiting", decide: "withdrawn" };
+
+export function rules(place) {
+  const again = setInterval(() => place.isConnected ? draw() : clearInterval(again), 3000);
+  async function draw() {
+    let answer;
+    try {
+      answer = await get("/api/rules");
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      place.replaceChildren(make("p.empty.error", error.message));
+      return;
+    }
+    place.replaceChildren(
+      make("section", make("h2", "In force"), facts([
+        ["Revision", make("code", answer.revision)],
+      ])),
+      make("h3", "Rules, and how many execs each has decided since the service started"),
+      make("div.rows.rules",
+        make("div.row.is-head", ["Decision", "Rule", "Where", "Decided"].map((word) => make("span", word))),
+        answer.rules.map((rule) => make("div.row", { title: rule.reason || null },
+          make(`span.verdict.${CLASS[rule.decision] ?? rule.decision}`, rule.decision),
+          make("span.command", rule.text),
+          make("span.rule", rule.place),
+          make("span.waited", String(rule.decided))))),
+    );
+  }
+  draw();
+  return { key: () => false };
+}

@@ -1,0 +1,177 @@
+// The sessions, and one session with its tree of execs.
+
+import { Refused, get, post } from "./api.js";
+import { duration, ending, facts, make, time, toast, verdict } from "./dom.js";
+import { Selection, execDetail, keyOf } from "./list.js";
+
+export function sessions(place, state, id) {
+  return id ? one(place, state, id) : all(place, state);
+}
+
+function all(place, state) {
+  const rows = make("div.rows.sessions", { role: "listbox", "aria-label": "Sessions" });
+  const selection = new Selection(rows, (key) => { if (key) location.hash = `#sessions/${key}`; });
+  place.append(rows);
+  const again = setInterval(() => place.isConnected ? draw() : clearInterval(again), 3000);
+
+  async function draw() {
+    let sessions;
+    try {
+      ({ sessions } = await get("/api/sessions"));
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      rows.replaceChildren(make("p.empty.error", error.message));
+      return;
+    }
+    rows.replaceChildren(
+      make("div.row.is-head", { "aria-hidden": "true" }, ["State", "Command", "Labels", "Gate", "For"].map((word) => make("span", word))),
+      ...sessions.map((session) => make(
+        "div.row", { role: "option", "data-key": session.id },
+        session.pending ? make("span.verdict.waiting", `${session.pending} waiting`) : make("span.verdict.run", "live"),
+        make("span.command", session.command || session.id),
+        make("span.rule", session.labels.map(([name, value]) => `${name}=${value}`).join(" ")),
+        make("span.rule", [session.gate, session.hostname].filter(Boolean).join(" on ")),
+        make("span.waited", duration(Math.max(0, Date.now() + state.clockAhead - session.since))),
+      )),
+      ...(sessions.length ? [] : [make("p.empty", "No session is connected. Those that ended are in History.")]),
+    );
+    selection.mark();
+  }
+  draw();
+  return {
+    key: (key) => {
+      if (key === "j" || key === "ArrowDown") selectNext(selection, 1);
+      else if (key === "k" || key === "ArrowUp") selectNext(selection, -1);
+      else if (key === "Enter" && selection.key) location.hash = `#sessions/${selection.key}`;
+      else return false;
+      return true;
+    },
+  };
+}
+
+// Moving over sessions doesn't open them.
+function selectNext(selection, step) {
+  const open = selection.open;
+  selection.open = () => {};
+  selection.move(step);
+  selection.open = open;
+}
+
+function one(place, state, id) {
+  const split = make("div.split");
+  place.append(make("p", make("a", { href: "#sessions" }, "← Sessions")), split);
+  let loaded = null;
+  let waiting = false;
+
+  async function draw() {
+    waiting = false;
+    try {
+      loaded = await get(`/api/sessions/${encodeURIComponent(id)}`);
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      split.replaceChildren(make("p.empty.error", error.message));
+      return;
+    }
+    const { session, execs, truncated } = loaded;
+    const first = session.started ?? execs[0]?.time ?? 0;
+    const last = Math.max(first + 1, ...execs.map((exec) => exec.time + (exec.waited ?? 0) + (exec.elapsed ?? 0)));
+    const rows = make("div.rows.tree", { role: "tree", "aria-label": "Execs" });
+    const selection = new Selection(rows, show);
+    rows.append(...ordered(execs).map(([exec, depth]) => make(
+      "div.row", { role: "treeitem", "data-key": keyOf(exec), "aria-level": String(depth + 1), "--depth": String(depth), title: exec.reason || null },
+      verdict(exec),
+      make("span.command", exec.command),
+      make("span.waited", ending(exec)),
+      bar(exec, first, last),
+      make("span.waited", duration(exec.elapsed)),
+    )));
+    if (!execs.length) rows.append(make("p.empty", "It hasn't asked for anything yet."));
+    const end = session.ended || !state.me.may_operate
+      ? null
+      : make("button.refuse", { onclick: () => terminate(id) }, "End this session");
+    split.replaceChildren(make("div", make("section.card", make("h2.command", session.command || id), facts([
+      ["Session", make("code", id)],
+      ["Gate", [session.gate, session.hostname].filter(Boolean).join(" on ")],
+      ["User", session.user],
+      ["Directory", make("code", session.workdir ?? "")],
+      ["Sandbox", [session.sandbox, session.enforcement].filter(Boolean).join(", ")],
+      ["Labels", session.labels.map(([name, value]) => `${name}=${value}`).join("  ")],
+      ["Started", time(session.started)],
+      ["Ended", session.ended ? make("span", time(session.ended), ` ${session.end_reason ?? ""} ${session.end_detail ?? ""}`) : null],
+      ["Lost events", session.lost_events ? make("span.bad-status", String(session.lost_events)) : null],
+    ]), end), make("h3", truncated ? "The first execs of the session; History has the others" : "Execs"), rows));
+    function show(key) {
+      split.querySelector(".detail")?.remove();
+      const exec = execs.find((exec) => keyOf(exec) === key);
+      split.classList.toggle("has-detail", Boolean(exec));
+      if (exec) split.append(execDetail(exec, () => selection.choose(null)));
+    }
+    keys.selection = selection;
+  }
+
+  const keys = {
+    selection: null,
+    // While the session lives: once in a second, and only when something of it has come.
+    execs: (execs) => {
+      if (waiting || keys.selection?.key || !execs.some((exec) => exec.session === id)) return;
+      waiting = true;
+      setTimeout(() => place.isConnected && draw(), 1000);
+    },
+    key: (key) => {
+      if (key === "Escape") {
+        if (keys.selection?.key) keys.selection.choose(null);
+        else location.hash = "#sessions";
+      } else if (key === "j" || key === "ArrowDown") keys.selection?.move(1);
+      else if (key === "k" || key === "ArrowUp") keys.selection?.move(-1);
+      else return false;
+      return true;
+    },
+  };
+  draw();
+  return keys;
+}
+
+async function terminate(id) {
+  const reason = prompt("End this session, with all that runs in it? The reason is told to its owner.");
+  if (reason === null) return;
+  try {
+    await post(`/api/sessions/${encodeURIComponent(id)}/terminate`, { reason });
+    toast("The session ends.");
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    toast(error.message);
+  }
+}
+
+/** Execs, each below the one that it descends from, with how deep it is. */
+function ordered(execs) {
+  const below = new Map();
+  const known = new Set(execs.map((exec) => exec.exec));
+  for (const exec of execs) {
+    const parent = known.has(exec.parent) ? exec.parent : 0;
+    if (!below.has(parent)) below.set(parent, []);
+    below.get(parent).push(exec);
+  }
+  const result = [];
+  const open = [...(below.get(0) ?? [])].reverse().map((exec) => [exec, 0]);
+  while (open.length) {
+    const [exec, depth] = open.pop();
+    result.push([exec, depth]);
+    for (const child of [...(below.get(exec.exec) ?? [])].reverse()) open.push([child, Math.min(depth + 1, 24)]);
+  }
+  return result;
+}
+
+function bar(exec, first, last) {
+  const share = (milliseconds) => `${(100 * milliseconds) / (last - first)}%`;
+  const begins = Math.max(0, exec.time - first);
+  const part = (kind, from, length) => {
+    const line = make(`i.${kind}`);
+    line.style.left = share(from);
+    line.style.width = share(length);
+    return line;
+  };
+  const waited = exec.waited ?? 0;
+  return make("span.span", { "aria-hidden": "true" },
+    part("waiting", begins, waited), part(exec.verdict ?? "withdrawn", begins + waited, exec.elapsed ?? 0));
+}

@@ -1,0 +1,168 @@
+//! What the page gets to show: times in milliseconds since 1970, durations in milliseconds, text as it may be shown.
+
+use std::collections::HashMap;
+
+use prost_types::{Duration, Timestamp};
+use serde_json::{Value, json};
+
+use crate::pb::approval::v1 as approval;
+use crate::pb::audit as record;
+use crate::pb::session::v1 as session;
+use crate::policyd::approvals::command_line;
+use crate::policyd::text;
+
+/// Longest command line, in characters.
+const COMMAND: usize = 4_096;
+
+fn time(time: Option<&Timestamp>) -> Option<f64> {
+    let time = time?;
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "milliseconds since 1970 are far below 2^53"
+    )]
+    let seconds = time.seconds as f64;
+    Some(seconds * 1e3 + f64::from(time.nanos) / 1e6)
+}
+
+fn duration(duration: Option<&Duration>) -> Option<f64> {
+    let duration = duration?;
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "an exec doesn't take millions of years"
+    )]
+    let seconds = duration.seconds as f64;
+    Some(seconds * 1e3 + f64::from(duration.nanos) / 1e6)
+}
+
+fn set(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}
+
+fn path(bytes: &[u8]) -> Option<String> {
+    (!bytes.is_empty()).then(|| text::command_line([bytes], COMMAND))
+}
+
+fn labels(labels: &HashMap<String, String>) -> Vec<(&String, &String)> {
+    let mut labels: Vec<_> = labels.iter().collect();
+    labels.sort();
+    labels
+}
+
+/// An exec on record.
+pub(super) fn exec(exec: &record::Exec) -> Value {
+    let decision = exec.decision.clone().unwrap_or_default();
+    let ending = exec.ending.clone().unwrap_or_default();
+    let name = exec.program.rsplit(|byte| *byte == b'/').next();
+    let (mut exit_code, mut signal, mut start_error) = (None, None, None);
+    match &ending.status {
+        Some(record::ending::Status::ExitCode(code)) => exit_code = Some(code),
+        Some(record::ending::Status::Signal(number)) => signal = Some(number),
+        Some(record::ending::Status::StartError(error)) => start_error = Some(error),
+        Some(record::ending::Status::ReplacedByExecId(_)) | None => {}
+    }
+    json!({
+        "session": exec.session_id,
+        "exec": exec.exec_id,
+        "parent": exec.parent_exec_id,
+        "time": time(exec.request_time.as_ref().or(exec.receive_time.as_ref())),
+        "command": exec.command_line,
+        "program": path(&exec.program),
+        "program_name": name.and_then(path),
+        "workdir": path(&exec.workdir),
+        "verdict": set(&decision.verdict),
+        "withdrawn": set(&exec.withdrawal_reason),
+        "code": set(&decision.code),
+        "reason": set(&decision.reason),
+        "reason_code": set(&decision.reason_code),
+        "rule": set(&decision.rule),
+        "policy_revision": set(&decision.policy_revision),
+        "waited": duration(decision.waited.as_ref()),
+        "exit_code": exit_code,
+        "signal": signal,
+        "start_error": start_error,
+        "elapsed": duration(ending.elapsed.as_ref()),
+        "process": exec.process.map(|process| process.process_id),
+        "parent_process": exec.process.map(|process| process.parent_process_id),
+        "user": set(&exec.user_name),
+        "gate": set(&exec.gate),
+    })
+}
+
+/// A session on record.
+pub(super) fn recorded_session(session: &record::Session) -> Value {
+    json!({
+        "id": session.session_id,
+        "command": session.command_line,
+        "gate": set(&session.gate),
+        "hostname": set(&session.hostname),
+        "user": set(&session.user_name),
+        "workdir": path(&session.workdir),
+        "labels": labels(&session.labels),
+        "sandbox": set(&session.sandbox),
+        "enforcement": set(&session.enforcement),
+        "started": time(session.start_time.as_ref()),
+        "ended": time(session.end_time.as_ref()),
+        "end_reason": set(&session.end_reason),
+        "lost_events": session.lost_event_count,
+    })
+}
+
+/// A session that is connected.
+pub(super) fn live_session(session: &session::Session) -> Value {
+    json!({
+        "id": session.session_id,
+        "command": text::command_line(session.command.iter().map(|word| &word[..]), COMMAND),
+        "gate": session.gate,
+        "hostname": set(&session.hostname),
+        "user": set(&session.user_name),
+        "labels": labels(&session.labels),
+        "sandbox": set(&session.sandbox),
+        "since": time(session.connected_at.as_ref()),
+        "pending": session.pending_approvals,
+    })
+}
+
+/// An approval.
+pub(super) fn approval(approval: &approval::Approval) -> Value {
+    let exec = approval.exec.clone().unwrap_or_default();
+    let session = approval.session.clone().unwrap_or_default();
+    let resolution = approval.resolution.clone().unwrap_or_default();
+    let state = match approval.state() {
+        approval::ApprovalState::Unspecified => "unknown",
+        approval::ApprovalState::Pending => "pending",
+        approval::ApprovalState::Approved => "approved",
+        approval::ApprovalState::Denied => "denied",
+        approval::ApprovalState::Expired => "expired",
+        approval::ApprovalState::Withdrawn => "withdrawn",
+    };
+    let effect = match &approval.effect {
+        Some(approval::approval::Effect::Run(_)) => "runs inside the sandbox",
+        Some(approval::approval::Effect::Escalate(_)) => "runs outside the sandbox",
+        None => "isn't known",
+    };
+    json!({
+        "id": approval.approval_id,
+        "state": state,
+        "opened": time(approval.opened_at.as_ref()),
+        "expires": time(approval.expires_at.as_ref()),
+        "asked": set(&approval.asked),
+        "rule": approval.rule,
+        "reason": set(&approval.reason),
+        "effect": effect,
+        "command": command_line(approval, COMMAND),
+        "argument_count": exec.arguments.len().saturating_sub(1),
+        "program": path(&exec.file),
+        "workdir": path(&exec.workdir),
+        "exec": exec.exec_id,
+        "session": session.session_id,
+        "gate": session.gate,
+        "hostname": set(&session.hostname),
+        "user": set(&session.user_name),
+        "sandbox": set(&session.sandbox),
+        "enforcement": set(&session.enforcement),
+        "labels": labels(&session.labels),
+        "closed": time(resolution.resolved_at.as_ref()),
+        "closed_by": set(&resolution.resolved_by),
+        "note": set(&resolution.note),
+    })
+}

@@ -1,0 +1,300 @@
+//! The sessions whose gates are connected, and those that operators have ended.
+//!
+//! A session that was ended stays so: its gate is told again whenever it connects, and what it still asks
+//! is denied.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use tokio::sync::mpsc;
+use tonic::{Request, Response, Status};
+
+use super::approvals::{Control, Desk, Ledger, Termination};
+use super::authenticate::operator;
+use super::operators::Operator;
+use super::owners::Owners;
+use super::rules::SessionFacts;
+use crate::pb::session::v1 as pb;
+use crate::pb::session::v1::session_service_server::SessionService;
+
+/// Reason code of what is denied because an operator has ended the session.
+pub(super) const CODE_TERMINATED: &str = "session.terminated";
+/// Most ended sessions that are remembered in memory.
+pub(super) const MOST_ENDED: usize = 4_096;
+/// Most bytes of a reason.
+const LONGEST_REASON: usize = 1_024;
+/// Sessions of one answer, where nothing is said, and at most; and about how many bytes of them.
+const PAGE: usize = 100;
+const LARGEST_PAGE: usize = 1_000;
+const PAGE_BYTES: usize = 8 << 20;
+
+/// Which sessions there are. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sessions(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    connected: BTreeMap<String, Connected>,
+    ended: HashMap<String, Termination>,
+    /// The earliest first.
+    order: VecDeque<String>,
+}
+
+#[derive(Debug, Clone)]
+struct Connected {
+    facts: Arc<SessionFacts>,
+    since: SystemTime,
+    call: mpsc::Sender<Control>,
+}
+
+/// A session that is connected, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Present {
+    sessions: Sessions,
+    session: String,
+    call: mpsc::Sender<Control>,
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        let mut known = self.sessions.lock();
+        // The session may have called again meanwhile.
+        if let Some(connected) = known.connected.get(&self.session)
+            && connected.call.same_channel(&self.call)
+        {
+            known.connected.remove(&self.session);
+        }
+    }
+}
+
+impl Sessions {
+    /// With sessions that were ended earlier, the latest first.
+    pub(super) fn new(terminations: Vec<Termination>) -> Self {
+        let sessions = Self::default();
+        for termination in terminations.into_iter().rev() {
+            sessions.lock().end(termination);
+        }
+        sessions
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A session's call has begun; what it is to be told is sent to `call`. Tells why the session is to end,
+    /// if it is.
+    pub(super) fn connect(
+        &self,
+        facts: &SessionFacts,
+        call: &mpsc::Sender<Control>,
+    ) -> (Present, Option<String>) {
+        let mut known = self.lock();
+        let connected = Connected {
+            facts: Arc::new(facts.clone()),
+            since: SystemTime::now(),
+            call: call.clone(),
+        };
+        known.connected.insert(facts.id.clone(), connected);
+        let ended = known.ended.get(&facts.id).map(words);
+        let present = Present {
+            sessions: self.clone(),
+            session: facts.id.clone(),
+            call: call.clone(),
+        };
+        (present, ended)
+    }
+
+    fn ended(&self, session: &str) -> Option<Termination> {
+        self.lock().ended.get(session).cloned()
+    }
+
+    /// Remembers that a session is to end, and tells its gate, if that is there.
+    fn end(&self, termination: Termination) -> pb::TerminateOutcome {
+        let mut known = self.lock();
+        let session = termination.session.clone();
+        let reason = words(&termination);
+        known.end(termination);
+        let Some(connected) = known.connected.get(&session) else {
+            return pb::TerminateOutcome::GateAway;
+        };
+        match connected.call.try_send(Control::Terminate(reason)) {
+            Ok(()) => pb::TerminateOutcome::Told,
+            // The call is about to end, or doesn't read: it is told when it comes again.
+            Err(_) => pb::TerminateOutcome::GateAway,
+        }
+    }
+}
+
+impl Known {
+    fn end(&mut self, termination: Termination) {
+        if self.ended.contains_key(&termination.session) {
+            return;
+        }
+        if self.order.len() >= MOST_ENDED
+            && let Some(earliest) = self.order.pop_front()
+        {
+            self.ended.remove(&earliest);
+        }
+        self.order.push_back(termination.session.clone());
+        self.ended.insert(termination.session.clone(), termination);
+    }
+}
+
+/// What a gate is told.
+fn words(termination: &Termination) -> String {
+    match termination.reason.as_str() {
+        "" => format!("ended by {}", termination.operator),
+        reason => format!("ended by {}: {reason}", termination.operator),
+    }
+}
+
+/// Lists sessions, and ends them.
+#[derive(Debug)]
+pub(super) struct SessionsService {
+    pub(super) sessions: Sessions,
+    pub(super) owners: Owners,
+    pub(super) desk: Desk,
+    pub(super) ledger: Option<Ledger>,
+}
+
+impl SessionsService {
+    async fn terminate(
+        &self,
+        session: String,
+        reason: String,
+        operator: &Operator,
+    ) -> Result<pb::TerminateSessionResponse, Status> {
+        let is_known = self.sessions.lock().connected.contains_key(&session)
+            || self.owners.knows(&session)
+            || self.sessions.ended(&session).is_some();
+        if !is_known {
+            return Err(Status::not_found("no such session is known"));
+        }
+        let termination = match self.sessions.ended(&session) {
+            Some(first) => first,
+            None => {
+                let termination = Termination {
+                    session,
+                    operator: operator.to_string(),
+                    reason,
+                    at: SystemTime::now(),
+                };
+                if let Some(ledger) = &self.ledger {
+                    let written = ledger.write_termination(termination.clone()).await;
+                    written.map_err(|error| {
+                        Status::unavailable(format!("the session isn't ended: {error}"))
+                    })?;
+                }
+                tracing::warn!(
+                    session = termination.session,
+                    by = termination.operator,
+                    reason = termination.reason,
+                    "a session is ended by an operator"
+                );
+                termination
+            }
+        };
+        let session = termination.session.clone();
+        let outcome = self.sessions.end(termination.clone());
+        // Whoever was first, should two have come at once.
+        let first = self.sessions.ended(&session).unwrap_or(termination);
+        Ok(pb::TerminateSessionResponse {
+            outcome: outcome.into(),
+            terminated_by: first.operator,
+            terminated_at: Some(first.at.into()),
+        })
+    }
+}
+
+#[tonic::async_trait]
+impl SessionService for SessionsService {
+    async fn list_sessions(
+        &self,
+        request: Request<pb::ListSessionsRequest>,
+    ) -> Result<Response<pb::ListSessionsResponse>, Status> {
+        operator(&request)?;
+        let request = request.into_inner();
+        let most = match usize::try_from(request.page_size) {
+            Ok(0) => PAGE,
+            Ok(size) => size.min(LARGEST_PAGE),
+            Err(_) => LARGEST_PAGE,
+        };
+        let waiting = self.desk.waiting();
+        let mut sessions: Vec<pb::Session> = Vec::new();
+        let mut bytes = 0;
+        let mut next_page_token = String::new();
+        let known = self.sessions.lock();
+        let behind = (
+            std::ops::Bound::Excluded(request.page_token),
+            std::ops::Bound::Unbounded,
+        );
+        for (id, connected) in known.connected.range::<String, _>(behind) {
+            if sessions.len() == most || bytes > PAGE_BYTES {
+                let last = sessions.last().map(|session| session.session_id.clone());
+                next_page_token = last.unwrap_or_default();
+                break;
+            }
+            let session = message(connected, waiting.get(id).copied().unwrap_or_default());
+            bytes += prost::Message::encoded_len(&session);
+            sessions.push(session);
+        }
+        Ok(Response::new(pb::ListSessionsResponse {
+            sessions,
+            next_page_token,
+        }))
+    }
+
+    async fn terminate_session(
+        &self,
+        request: Request<pb::TerminateSessionRequest>,
+    ) -> Result<Response<pb::TerminateSessionResponse>, Status> {
+        let caller = operator(&request)?;
+        let pb::TerminateSessionRequest { session_id, reason } = request.into_inner();
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if session_id.len() != 32 || !session_id.bytes().all(is_digit) {
+            return Err(Status::invalid_argument(
+                "session_id: it must be 32 lowercase hexadecimal digits",
+            ));
+        }
+        if reason.len() > LONGEST_REASON {
+            return Err(Status::invalid_argument(format!(
+                "reason: it has {} bytes, and {LONGEST_REASON} at most",
+                reason.len()
+            )));
+        }
+        let ended = self.terminate(session_id, reason, &caller.operator).await;
+        ended.map(Response::new)
+    }
+}
+
+fn message(connected: &Connected, pending_approvals: u32) -> pb::Session {
+    let facts = &connected.facts;
+    pb::Session {
+        session_id: facts.id.clone(),
+        gate: facts.gate.to_string(),
+        hostname: facts.hostname.clone(),
+        labels: facts
+            .labels
+            .iter()
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect(),
+        user_id: facts.user.uid,
+        user_name: facts.user.name.clone(),
+        workdir: facts.workdir.clone().into(),
+        command: shown(&facts.command),
+        sandbox: facts.sandbox.clone(),
+        connected_at: Some(connected.since.into()),
+        pending_approvals,
+    }
+}
+
+/// The first words of a command: it may be as long as the kernel takes them.
+fn shown(command: &[Vec<u8>]) -> Vec<prost::bytes::Bytes> {
+    const MOST_WORDS: usize = 64;
+    const LONGEST_WORD: usize = 4 << 10;
+    let words = command.iter().take(MOST_WORDS);
+    words
+        .map(|word| word[..word.len().min(LONGEST_WORD)].to_vec().into())
+        .collect()
+}

@@ -1,0 +1,141 @@
+//! Brings stores of earlier versions up to date, in one transaction: either all of it is done, or nothing.
+//!
+//! Version 1 had no gates. Versions before 3 had no chain: events get their positions in the order in which they
+//! were stored, and all other tables are made anew from them, so that what is proven of the events is proven of
+//! the tables as well.
+
+use prost::Message;
+use rusqlite::{OptionalExtension, Transaction};
+
+use super::chain::{Entry, Link};
+use super::schema::{self, Repeat, Row};
+use crate::pb::audit::{AnswerMode, StoredAnswer};
+use crate::pb::v1;
+use crate::policyd::identity::GateIdentity;
+
+const FROM_1: &str = "ALTER TABLE sessions ADD COLUMN gate TEXT";
+
+const SET_ASIDE: &str = "
+DROP VIEW losses;
+DROP INDEX execs_by_time;
+DROP INDEX execs_by_program;
+ALTER TABLE sessions RENAME TO earlier_sessions;
+ALTER TABLE lost_ranges RENAME TO earlier_lost_ranges;
+ALTER TABLE events RENAME TO earlier_events;
+ALTER TABLE execs RENAME TO earlier_execs;
+";
+
+const FINISH: &str = "
+UPDATE sessions SET calls = max(calls, coalesce(
+    (SELECT calls FROM earlier_sessions e WHERE e.session_id = sessions.session_id), 0));
+DROP TABLE earlier_execs;
+DROP TABLE earlier_events;
+DROP TABLE earlier_lost_ranges;
+DROP TABLE earlier_sessions;
+";
+
+/// The schema of `version`, which isn't the latest, becomes that.
+pub(super) fn upgrade(transaction: &Transaction<'_>, version: i64) -> rusqlite::Result<()> {
+    tracing::info!(
+        "bringing the event store up to date; that takes about a minute for each two million events"
+    );
+    if version == 1 {
+        transaction.execute_batch(FROM_1)?;
+    }
+    transaction.execute_batch(SET_ASIDE)?;
+    for tables in [schema::EVENTS, schema::SCHEMA, schema::INDEXES] {
+        transaction.execute_batch(tables)?;
+    }
+    let mut head = Link::BEGINNING;
+    let mut events = transaction.prepare(
+        "SELECT e.session_id, e.sequence, e.event_ns, e.received_ns, e.kind, e.exec_id, e.payload, s.gate
+         FROM earlier_events e LEFT JOIN earlier_sessions s USING (session_id) ORDER BY e.rowid",
+    )?;
+    let mut rows = events.query([])?;
+    while let Some(row) = rows.next()? {
+        let session = row.get_ref(0)?.as_str()?;
+        let payload = row.get_ref(6)?.as_blob()?;
+        let kind = row.get_ref(4)?.as_str()?;
+        let exec_id: Option<i64> = row.get(5)?;
+        let gate: Option<String> = row.get(7)?;
+        let answer = match (kind, exec_id) {
+            ("exec-requested", Some(exec_id)) => earlier_answer(transaction, session, exec_id)?,
+            _ => None,
+        };
+        let encoded = answer.as_ref().map(Message::encode_to_vec);
+        let (time, received) = (row.get(2)?, row.get(3)?);
+        let entry = Entry {
+            session,
+            sequence: row.get(1)?,
+            time,
+            received,
+            kind,
+            exec_id,
+            gate: gate.as_deref().filter(|_| kind == "session-started"),
+            payload,
+            answer: encoded.as_deref(),
+        };
+        entry.append(transaction, &mut head)?;
+        let gate = gate.map(GateIdentity::from);
+        // What can't be read any more stays in the record all the same.
+        let request = v1::SessionRequest::decode(payload).unwrap_or_default();
+        let event = Row {
+            session,
+            gate: gate.as_ref(),
+            request: &request,
+            answer: answer.as_ref(),
+            received: std::time::SystemTime::UNIX_EPOCH,
+        };
+        schema::tables(
+            transaction,
+            head.position,
+            &event,
+            time,
+            received,
+            Repeat::No,
+        )?;
+    }
+    drop(rows);
+    drop(events);
+    transaction.execute_batch(FINISH)
+}
+
+/// What was answered, as far as the tables of before have it.
+fn earlier_answer(
+    transaction: &Transaction<'_>,
+    session: &str,
+    exec_id: i64,
+) -> rusqlite::Result<Option<StoredAnswer>> {
+    use v1::verdict::Decision;
+    let answer = transaction
+        .prepare_cached(
+            "SELECT answer, answer_reason, answer_reason_code, answer_rule, answer_revision
+             FROM earlier_execs WHERE session_id = ?1 AND exec_id = ?2 AND answers > 0",
+        )?
+        .query_row((session, exec_id), |row| {
+            let text = |column| {
+                let text: Option<String> = row.get(column)?;
+                Ok::<_, rusqlite::Error>(text.unwrap_or_default())
+            };
+            let decision = match text(0)?.as_str() {
+                "run" => Some(Decision::Run(v1::Run {})),
+                "escalate" => Some(Decision::Escalate(v1::Escalate::default())),
+                "deny" => Some(Decision::Deny(v1::Deny { reason: text(1)? })),
+                _ => None,
+            };
+            Ok(StoredAnswer {
+                verdict: Some(v1::Verdict {
+                    service_time: None,
+                    exec_id: exec_id.cast_unsigned(),
+                    decision,
+                    reason_code: text(2)?,
+                    rule: text(3)?,
+                    policy_revision: text(4)?,
+                    reuse: None,
+                }),
+                mode: AnswerMode::Enforced.into(),
+            })
+        })
+        .optional()?;
+    Ok(answer)
+}

@@ -1,0 +1,392 @@
+//! Proves of a store that no event was changed, removed or added behind its back.
+//!
+//! Two things are looked at: the chain of hashes over the events, and whether the tables that lists are made of say
+//! what the events say. For the second, the tables are made anew, in a temporary database.
+//!
+//! What this can't show: that the chain as a whole isn't another one, made by somebody who can write the store,
+//! and that nothing was cut off at its end. For that, a link of it has to be noted elsewhere: an anchor.
+
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use prost::Message;
+use rusqlite::{Connection, OpenFlags};
+
+use super::chain::{Entry, Link, PRUNED};
+use super::error::StoreError;
+use super::schema::{self, Repeat, Row};
+use crate::pb::audit::StoredAnswer;
+use crate::pb::v1;
+use crate::policyd::identity::GateIdentity;
+
+/// Columns that aren't compared: how often a session called was counted from more than events in earlier versions,
+/// and when it was first heard of may have been removed.
+const NOT_COMPARED: [&str; 2] = ["calls", "received_ns"];
+
+/// What was looked at, and what is wrong.
+#[derive(Debug)]
+pub struct Verification {
+    /// How many events were looked at.
+    pub events: u64,
+    /// Behind which event the chain begins; position 0: at the first that there ever was.
+    pub start: Link,
+    /// The last event that is good.
+    pub head: Link,
+    /// Sessions whose beginning was removed for its age: what lists say of their gate, user and labels can't be
+    /// proven.
+    pub headless_sessions: u64,
+    /// The outcome.
+    pub verified: Verified,
+}
+
+/// Whether a store is what it was.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verified {
+    /// It is, as far as it can show by itself and by the anchors.
+    Intact,
+    /// The chain is broken at this position; nothing is said of what is behind it.
+    Broken {
+        /// The first bad place.
+        position: i64,
+        /// What is wrong there.
+        what: String,
+    },
+    /// The chain is unbroken, and it isn't the one that an anchor was taken from, or no longer all of it.
+    Elsewhere {
+        /// The anchor.
+        anchor: Link,
+        /// What is wrong.
+        what: String,
+    },
+    /// The chain is unbroken, and a table says something else than its events.
+    Differs {
+        /// Which row, and of what.
+        what: String,
+    },
+}
+
+/// Looks at a whole store, also while it is written.
+///
+/// # Errors
+/// When there is none, or it can't be read.
+pub fn verify(directory: &Path, anchors: &[Link]) -> Result<Verification, StoreError> {
+    // Says whether there is one, and of which version.
+    drop(schema::open_for_reading(directory)?);
+    let path = schema::file_in(directory);
+    attached(&path)
+        .and_then(|connection| examine(&connection, anchors))
+        .map_err(|source| StoreError::Open { path, source })
+}
+
+/// An empty temporary database, with the store beside it, for reading only.
+fn attached(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_URI
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    // Without a name: in memory while it is small, then in a file that nobody else sees.
+    let connection = Connection::open_with_flags("", flags)?;
+    let mut uri = "file:".to_owned();
+    for byte in path.as_os_str().as_bytes() {
+        if byte.is_ascii_alphanumeric() || b"/-_.".contains(byte) {
+            uri.push(char::from(*byte));
+        } else {
+            uri.push_str(&format!("%{byte:02x}"));
+        }
+    }
+    uri.push_str("?mode=ro");
+    connection.execute("ATTACH ?1 AS store", [uri])?;
+    connection.busy_timeout(schema::BUSY_TIME)?;
+    connection.execute_batch("PRAGMA main.journal_mode = OFF; PRAGMA main.synchronous = OFF;")?;
+    connection.execute_batch(schema::SCHEMA)?;
+    connection.execute_batch(schema::INDEXES)?;
+    Ok(connection)
+}
+
+fn examine(connection: &Connection, anchors: &[Link]) -> rusqlite::Result<Verification> {
+    let transaction = connection.unchecked_transaction()?;
+    let start = transaction
+        .query_row("SELECT position, hash FROM store.chain_start", [], |row| {
+            Ok(Link {
+                position: row.get(0)?,
+                hash: row.get(1)?,
+            })
+        })
+        .or_else(|error| match error {
+            rusqlite::Error::QueryReturnedNoRows => Ok(Link::BEGINNING),
+            error => Err(error),
+        })?;
+    let mut walk = Walk::from(start, anchors);
+    let mut statement = transaction.prepare(&format!(
+        "SELECT {} FROM store.events ORDER BY position",
+        Entry::COLUMNS
+    ))?;
+    let mut gate_of =
+        transaction.prepare("SELECT gate FROM store.sessions WHERE session_id = ?1")?;
+    let mut rows = statement.query([])?;
+    while walk.broken.is_none()
+        && let Some(row) = rows.next()?
+    {
+        let looked = Entry::with_read(row, |entry, stored| {
+            walk.step(entry, stored);
+            if walk.broken.is_some() {
+                return Ok(());
+            }
+            // Of a session whose beginning was removed its row still has it.
+            let known = walk.gates.entry(entry.session.to_owned());
+            let gate = known.or_insert_with(|| {
+                let is_beginning = entry.kind == "session-started";
+                (!is_beginning)
+                    .then(|| {
+                        gate_of.query_row([entry.session], |row| row.get::<_, Option<String>>(0))
+                    })
+                    .and_then(|read| read.ok().flatten())
+                    .map(GateIdentity::from)
+            });
+            if let Some(shown) = entry.gate {
+                *gate = Some(GateIdentity::from(shown.to_owned()));
+            }
+            let request = v1::SessionRequest::decode(entry.payload).unwrap_or_default();
+            let answer = entry
+                .answer
+                .and_then(|answer| StoredAnswer::decode(answer).ok());
+            let event = Row {
+                session: entry.session,
+                gate: gate.as_ref(),
+                request: &request,
+                answer: answer.as_ref(),
+                received: std::time::SystemTime::UNIX_EPOCH,
+            };
+            let (time, received) = (entry.time, entry.received);
+            schema::tables(
+                &transaction,
+                stored.position,
+                &event,
+                time,
+                received,
+                Repeat::No,
+            )
+        });
+        match looked {
+            Ok(written) => written?,
+            // A column of another type than any event has.
+            Err(error) => {
+                let position = walk.head.position + 1;
+                walk.broken = Some((position, format!("the event can't be read: {error}")));
+            }
+        }
+    }
+    let (events, head) = (walk.events, walk.head);
+    let mut verified = walk.outcome();
+    if verified == Verified::Intact
+        && let Some(what) = difference(&transaction, start)?
+    {
+        verified = Verified::Differs { what };
+    }
+    let headless_sessions = transaction.query_row(
+        "SELECT count(*) FROM store.sessions
+         WHERE session_id NOT IN (SELECT session_id FROM main.sessions)",
+        [],
+        |row| row.get::<_, i64>(0),
+    )?;
+    Ok(Verification {
+        events,
+        start,
+        head,
+        headless_sessions: headless_sessions.cast_unsigned(),
+        verified,
+    })
+}
+
+/// How far the chain has been looked at.
+struct Walk<'a> {
+    start: Link,
+    head: Link,
+    events: u64,
+    anchors: &'a [Link],
+    /// Anchors that the chain has come by.
+    met: Vec<Link>,
+    broken: Option<(i64, String)>,
+    mismatch: Option<(Link, String)>,
+    /// What the chain itself says of where it begins.
+    said_start: Option<Vec<u8>>,
+    gates: HashMap<String, Option<GateIdentity>>,
+}
+
+impl<'a> Walk<'a> {
+    fn from(start: Link, anchors: &'a [Link]) -> Self {
+        let mut walk = Self {
+            start,
+            head: start,
+            events: 0,
+            anchors,
+            met: Vec::new(),
+            broken: None,
+            mismatch: None,
+            said_start: None,
+            gates: HashMap::new(),
+        };
+        walk.meet(start);
+        walk
+    }
+
+    fn meet(&mut self, link: Link) {
+        for anchor in self.anchors {
+            if anchor.position != link.position {
+                continue;
+            }
+            if anchor.hash == link.hash {
+                self.met.push(*anchor);
+            } else {
+                let what = "the event there is another one: the chain was made anew".to_owned();
+                self.mismatch.get_or_insert((*anchor, what));
+            }
+        }
+    }
+
+    fn step(&mut self, entry: &Entry<'_>, stored: Link) {
+        let link = self.head.next(entry);
+        if stored.position != link.position {
+            let what = format!(
+                "the events from {} to {} are missing",
+                link.position,
+                stored.position - 1
+            );
+            self.broken = Some((link.position, what));
+            return;
+        }
+        if stored.hash != link.hash {
+            let what = "the event isn't what was stored: it was changed, put there, or one before it was removed";
+            self.broken = Some((link.position, what.to_owned()));
+            return;
+        }
+        if entry.kind == PRUNED {
+            self.said_start = Some(entry.payload.to_vec());
+        }
+        self.events += 1;
+        self.head = link;
+        self.meet(link);
+    }
+
+    fn outcome(self) -> Verified {
+        if let Some((position, what)) = self.broken {
+            return Verified::Broken { position, what };
+        }
+        let expected = (self.start != Link::BEGINNING).then(|| pruned_payload(self.start));
+        if self.said_start != expected {
+            return Verified::Broken {
+                position: self.start.position + 1,
+                what:
+                    "the chain begins there, and no event in it says that those before were removed"
+                        .to_owned(),
+            };
+        }
+        if let Some((anchor, what)) = self.mismatch {
+            return Verified::Elsewhere { anchor, what };
+        }
+        let missed = self
+            .anchors
+            .iter()
+            .find(|anchor| !self.met.contains(anchor));
+        match missed {
+            None => Verified::Intact,
+            Some(anchor) if anchor.position < self.start.position => Verified::Elsewhere {
+                anchor: *anchor,
+                what: format!(
+                    "the event there was removed for its age or for room, with all up to {}: give a later anchor",
+                    self.start.position
+                ),
+            },
+            Some(anchor) => Verified::Elsewhere {
+                anchor: *anchor,
+                what: format!(
+                    "the chain ends at {}: events were removed from its end",
+                    self.head.position
+                ),
+            },
+        }
+    }
+}
+
+/// What an event says that tells of removed ones: the last of them.
+pub(super) fn pruned_payload(through: Link) -> Vec<u8> {
+    [&through.position.to_be_bytes()[..], &through.hash].concat()
+}
+
+/// The first row of a table that isn't what the events make of it.
+fn difference(connection: &Connection, start: Link) -> rusqlite::Result<Option<String>> {
+    let execs = differing(connection, "execs")?;
+    let named = |row: &rusqlite::Row<'_>| {
+        let (session, exec): (String, i64) = (row.get(0)?, row.get(1)?);
+        Ok(format!(
+            "exec {} of session {session} is listed otherwise than its events say",
+            exec.cast_unsigned()
+        ))
+    };
+    // Of an exec whose question was removed for its age only the rest is known: it is passed over.
+    let wrong = format!(
+        "SELECT session_id, exec_id FROM store.execs s LEFT JOIN main.execs m USING (session_id, exec_id)
+         WHERE s.program IS NOT NULL AND coalesce(s.position, 0) > ?1
+             AND (m.program IS NULL OR {execs}) LIMIT 1"
+    );
+    let missing = "SELECT session_id, exec_id FROM main.execs m
+         LEFT JOIN store.execs s USING (session_id, exec_id)
+         WHERE m.program IS NOT NULL AND s.program IS NULL AND ?1 = ?1 LIMIT 1";
+    for query in [&*wrong, missing] {
+        let mut statement = connection.prepare(query)?;
+        if let Some(found) = statement.query_map([start.position], named)?.next() {
+            return found.map(Some);
+        }
+    }
+    let sessions = differing(connection, "sessions")?;
+    let labels = "EXISTS (SELECT key, value FROM store.session_labels l WHERE l.session_id = m.session_id
+             EXCEPT SELECT key, value FROM main.session_labels l WHERE l.session_id = m.session_id)
+         OR EXISTS (SELECT key, value FROM main.session_labels l WHERE l.session_id = m.session_id
+             EXCEPT SELECT key, value FROM store.session_labels l WHERE l.session_id = m.session_id)";
+    let mut statement = connection.prepare(&format!(
+        "SELECT session_id FROM main.sessions m LEFT JOIN store.sessions s USING (session_id)
+         WHERE s.session_id IS NULL OR {sessions} OR {labels} LIMIT 1"
+    ))?;
+    let found = statement
+        .query_map([], |row| {
+            let session: String = row.get(0)?;
+            Ok(format!(
+                "session {session} is listed otherwise than its events say"
+            ))
+        })?
+        .next()
+        .transpose()?;
+    if found.is_some() || start != Link::BEGINNING {
+        return Ok(found);
+    }
+    let mut statement = connection.prepare(
+        "SELECT session_id FROM store.sessions
+         WHERE session_id NOT IN (SELECT session_id FROM main.sessions) LIMIT 1",
+    )?;
+    statement
+        .query_map([], |row| {
+            let session: String = row.get(0)?;
+            Ok(format!(
+                "session {session} is listed, and no event tells of it"
+            ))
+        })?
+        .next()
+        .transpose()
+}
+
+/// A condition that holds where a row differs between the store (`s`) and what events say (`m`).
+fn differing(connection: &Connection, table: &str) -> rusqlite::Result<String> {
+    let columns: Vec<String> = connection
+        .prepare(&format!(
+            "SELECT name FROM pragma_table_info('{table}', 'main')"
+        ))?
+        .query_map([], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    let conditions: Vec<_> = columns
+        .iter()
+        .filter(|column| !NOT_COMPARED.contains(&column.as_str()))
+        .map(|column| format!("s.{column} IS NOT m.{column}"))
+        .collect();
+    Ok(format!("({})", conditions.join(" OR ")))
+}

@@ -1,0 +1,249 @@
+"""Drives a real browser by WebDriver, and nothing but what Python comes with.
+
+A scenario is a function of `Browser`; whatever it expects and doesn't find in time ends the program with what the
+page showed. Usage: browser.py SCENARIO URL TOKEN [SCREENSHOTS]
+"""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+PATIENCE = 60
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+KEYS = {"Enter": "\ue007", "Escape": "\ue00c"}
+
+
+class Browser:
+    """A headless Chromium of its own."""
+
+    def __init__(self, screenshots):
+        self.screenshots = screenshots
+        self.profile = tempfile.TemporaryDirectory()
+        self.driver = subprocess.Popen(
+            ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self.address = None
+        for line in self.driver.stdout:
+            if "started successfully on port" in line:
+                self.address = "http://127.0.0.1:" + line.rstrip().rstrip(".").rsplit(" ", 1)[1]
+                break
+        if self.address is None:
+            raise SystemExit("chromedriver didn't start")
+        arguments = [
+            "--headless=new", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+            "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--window-size=1360,820",
+            f"--user-data-dir={self.profile.name}",
+        ]
+        # Chromium's own sandbox refuses to work for root.
+        if os.geteuid() == 0:
+            arguments.append("--no-sandbox")
+        options = {"args": arguments}
+        wanted = {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": options, "acceptInsecureCerts": True,
+                                  "goog:loggingPrefs": {"browser": "ALL"}}}
+        self.session = "/session/" + self.ask("POST", "/session", {"capabilities": wanted})["sessionId"]
+
+    def ask(self, method, path, body=None):
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.address + path, data, {"content-type": "application/json"}, method=method)
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return json.load(answer)["value"]
+
+    def run(self, script, *arguments):
+        return self.ask("POST", self.session + "/execute/sync", {"script": script, "args": list(arguments)})
+
+    def open(self, url):
+        self.ask("POST", self.session + "/url", {"url": url})
+
+    def size(self, width, height):
+        # Chromium's window has a least width; what the page is laid out for hasn't.
+        self.ask("POST", self.session + "/goog/cdp/execute", {
+            "cmd": "Emulation.setDeviceMetricsOverride",
+            "params": {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 700},
+        })
+
+    def scheme(self, scheme):
+        self.ask("POST", self.session + "/goog/cdp/execute", {
+            "cmd": "Emulation.setEmulatedMedia",
+            "params": {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+        })
+
+    def find(self, selector):
+        """The first that is there and shown, once it is."""
+        found = self.until(
+            f"{selector} is shown",
+            "return [...document.querySelectorAll(arguments[0])].find(e => e.checkVisibility())", selector)
+        return found[ELEMENT]
+
+    def until(self, what, script, *arguments):
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            value = self.run(script, *arguments)
+            if value:
+                return value
+            time.sleep(0.1)
+        page = self.run("return document.body.innerText")
+        raise SystemExit(f"not so within {PATIENCE} s: {what}. The page:\n{page}\n{self.log()}")
+
+    def sees(self, selector, text):
+        self.until(
+            f"{selector} says {text!r}",
+            "return [...document.querySelectorAll(arguments[0])].some(e => e.checkVisibility() && "
+            "e.innerText.includes(arguments[1]))",
+            selector, text)
+
+    def sees_none(self, selector):
+        self.until(f"there is no {selector}",
+                   "return ![...document.querySelectorAll(arguments[0])].some(e => e.checkVisibility())", selector)
+
+    def click(self, selector):
+        self.ask("POST", f"{self.session}/element/{self.find(selector)}/click", {})
+
+    def write(self, selector, text):
+        self.ask("POST", f"{self.session}/element/{self.find(selector)}/value", {"text": text})
+
+    def press(self, key):
+        key = KEYS.get(key, key)
+        actions = [{"type": "keyDown", "value": key}, {"type": "keyUp", "value": key}]
+        self.ask("POST", self.session + "/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
+
+    def log(self):
+        return "\n".join(entry["message"] for entry in self.ask("POST", self.session + "/se/log", {"type": "browser"}))
+
+    def screenshot(self, name):
+        if self.screenshots:
+            image = base64.b64decode(self.ask("GET", self.session + "/screenshot"))
+            with open(os.path.join(self.screenshots, name + ".png"), "wb") as file:
+                file.write(image)
+
+    def fits(self):
+        """Nothing is wider than the page."""
+        wider = self.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wider <= 0, f"the page is {wider} pixels wider than its window"
+
+    def close(self):
+        try:
+            self.ask("DELETE", self.session)
+        except (OSError, urllib.error.URLError):
+            pass
+        self.driver.terminate()
+        self.driver.wait()
+        self.profile.cleanup()
+
+
+def log_in(browser, url, token):
+    browser.open(url)
+    browser.write("#token", token)
+    browser.press("Enter")
+    browser.sees("#connection", "live")
+
+
+def say(line):
+    print(line, flush=True)
+
+
+def heard():
+    return sys.stdin.readline().strip()
+
+
+def approve(browser, url, token):
+    """A wrong token, the right one; an exec that appears; one that waits and is approved; what was seen is told."""
+    browser.open(url)
+    browser.write("#token", "execgate_wrong")
+    browser.press("Enter")
+    browser.sees("#login-error", "isn't an operator's token")
+    browser.run("document.getElementById('token').value = ''")
+    log_in(browser, url, token)
+    say("logged-in")
+    browser.sees(".row .command", "marker-that-runs")
+    say("seen")
+    browser.sees("#pending", "1")
+    browser.press("2")
+    browser.sees(".approval pre.command", "marker-that-waits")
+    browser.screenshot("approval")
+    browser.press("a")
+    browser.sees(".approval .verdict", "approved")
+    say("approved")
+    browser.press("1")
+    browser.sees(".row .command", "marker-that-waits")
+    browser.click(".row .command")
+    browser.sees(".detail", "Session")
+    assert not browser.run("return document.querySelector('.detail img, .detail script')"), "markup of a sandbox's"
+    browser.screenshot("live")
+    browser.press("5")
+    browser.sees(".rules .row", "marker-that-waits")
+    browser.screenshot("rules")
+    browser.press("4")
+    browser.sees(".row .command", "marker-that-runs")
+    browser.press("3")
+    browser.sees(".sessions .row", "live")
+    browser.press("j")
+    browser.press("Enter")
+    browser.sees(".tree .row .command", "marker-that-waits")
+    browser.screenshot("session")
+    for name in ["live", "approvals", "sessions", "history", "rules"]:
+        browser.size(390, 780)
+        browser.run("location.hash = arguments[0]", name)
+        browser.sees(f"[data-view={name}][aria-current]", "")
+        browser.fits()
+    browser.run("location.hash = 'live'")
+    browser.scheme("dark")
+    browser.screenshot("phone-dark")
+    browser.size(1360, 820)
+    browser.screenshot("live-dark")
+    noise = [line for line in browser.log().splitlines() if "401" not in line and "username" not in line]
+    assert not noise, f"the browser complains: {noise}"
+    say("shown")
+
+
+def revoked(browser, url, token):
+    """Whose token is taken away is logged out."""
+    log_in(browser, url, token)
+    say("logged-in")
+    browser.sees("#login-form", "execgate")
+    say("logged-out")
+
+
+def auditor(browser, url, token):
+    """An auditor sees what happens, and can't decide."""
+    log_in(browser, url, token)
+    browser.sees(".row .command", "marker-that-runs")
+    browser.run("location.hash = 'sessions'")
+    assert not browser.run("return document.querySelector('.approve, .refuse')")
+    status = browser.run(
+        "return fetch('/api/approvals/x', {method: 'POST', headers: {'content-type': 'application/json'}, "
+        "body: '{\"decision\": \"approve\"}'}).then(answer => answer.status)")
+    assert status == 403, status
+    say("looked")
+
+
+def busy(browser, url, token):
+    """Many execs: the page stays quick, and shows the last of them."""
+    log_in(browser, url, token)
+    say("logged-in")
+    last = heard()
+    browser.sees(".row .command", last)
+    rows = browser.run("return document.querySelectorAll('.row').length")
+    assert rows <= 301, rows
+    started = time.monotonic()
+    for view in "51":
+        browser.press(view)
+    browser.sees(".row .command", last)
+    say(f"quick {time.monotonic() - started:.1f}")
+
+
+def main():
+    scenario, url, token = sys.argv[1:4]
+    browser = Browser(sys.argv[4] if len(sys.argv) > 4 else None)
+    try:
+        {"approve": approve, "revoked": revoked, "auditor": auditor, "busy": busy}[scenario](browser, url, token)
+    finally:
+        browser.close()
+
+
+main()

@@ -1,0 +1,136 @@
+//! What a wrapper says of the command's surroundings is a claim: none gets it more than the gate has,
+//! or another place than was judged.
+
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use execgate::sys::socket::{self, Wait};
+
+use crate::REQUEST;
+use crate::support::peer::{frame, handshake, read_frame, session_socket};
+use crate::support::{ESCALATE, PATIENCE, Scripted, start};
+
+/// Asks for a shell script in `workdir`, and gives what the gate answered to `message` in the end. A
+/// directory that follows is `/`.
+async fn escalated(
+    workdir: &str,
+    script: &str,
+    message: serde_json::Value,
+    descriptors: &[BorrowedFd<'_>],
+) -> String {
+    let session = start(Scripted::always(ESCALATE));
+    let mut stream = handshake(&session);
+    let request = serde_json::json!({
+        "file": "/bin/sh", "argv": ["sh", "-c", script], "workdir": workdir,
+        "env": {"PATH": "/usr/bin:/bin"},
+    });
+    stream
+        .write_all(&frame(request.to_string().as_bytes()))
+        .unwrap();
+    read_frame(&stream).await;
+    send(&stream, &message, descriptors);
+    if message["context"]["workdir_follows"] == true {
+        let root = std::fs::File::open("/").unwrap();
+        send(
+            &stream,
+            &serde_json::json!({"workdir": true}),
+            &[root.as_fd()],
+        );
+    }
+    read_frame(&stream).await
+}
+
+fn send(stream: &UnixStream, message: &serde_json::Value, descriptors: &[BorrowedFd<'_>]) {
+    let message = frame(message.to_string().as_bytes());
+    socket::send(stream.as_fd(), &message, descriptors, Wait::Blocking).unwrap();
+}
+
+#[tokio::test]
+async fn nothing_better_than_the_gates_own_is_granted() {
+    let script = "nice; ionice -p $$; chrt -p $$ | sed 's/.*: //'
+        cat /proc/self/personality /proc/self/oom_score_adj
+        cut -c 1-26,48-66 /proc/self/limits";
+    let natively = std::process::Command::new("/bin/sh")
+        .args(["-c", script])
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .output()
+        .unwrap();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    // Of limits and priorities the highest there are; FIFO is 1; of a domain that all that can be read
+    // can be executed.
+    let limits: Vec<_> = (0..16).map(|limit| (limit, u64::MAX, u64::MAX)).collect();
+    let message = serde_json::json!({"fds": [1], "context": {
+        "nice": -11, "io_priority": (1 << 13) | 4, "scheduler": 1, "personality": 0x0040_0000,
+        "oom_score_adj": -500, "limits": limits,
+    }});
+    let answer = escalated("/", script, message, &[writer.as_fd()]).await;
+    drop(writer);
+    let mut said = String::new();
+    reader.read_to_string(&mut said).unwrap();
+    assert_eq!(answer, r#"{"exit_code":0}"#, "{said}");
+    assert_eq!(said, String::from_utf8(natively.stdout).unwrap());
+}
+
+#[tokio::test]
+async fn an_open_directory_is_no_way_to_another_than_was_judged() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path().join("here (deleted)");
+    std::fs::create_dir(&here).unwrap();
+    let gone = directory.path().join("gone (deleted)");
+    let message = || serde_json::json!({"fds": [], "context": {"workdir_follows": true}});
+    // Nothing has this name, and what is open never had it.
+    let answer = escalated(gone.to_str().unwrap(), "exit 7", message(), &[]).await;
+    assert!(
+        answer.contains("cannot enter the working directory"),
+        "{answer}"
+    );
+    // A name that leads somewhere is where it leads.
+    let script = format!("test \"$(pwd -P)\" = '{}'", here.display());
+    let answer = escalated(here.to_str().unwrap(), &script, message(), &[]).await;
+    assert_eq!(answer, r#"{"exit_code":0}"#);
+}
+
+#[tokio::test]
+async fn only_a_local_stream_in_a_proper_handshake_is_a_request() {
+    let policy = Scripted::always(ESCALATE);
+    let session = start(policy.clone());
+    // Nobody could tell who is at the other end of a network's stream.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut network = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    network.set_read_timeout(Some(PATIENCE)).unwrap();
+    network.write_all(&frame(REQUEST)).unwrap();
+    let gates = listener.accept().unwrap().0;
+    socket::send(
+        session_socket(&session),
+        &[0],
+        &[gates.as_fd()],
+        Wait::Blocking,
+    )
+    .unwrap();
+    drop(gates);
+    let said = tokio::task::spawn_blocking(move || {
+        let mut said = Vec::new();
+        // What wasn't read makes its end a reset.
+        let _ = network.read_to_end(&mut said);
+        said
+    });
+    assert_eq!(String::from_utf8(said.await.unwrap()).unwrap(), "");
+
+    for handshake in [&[1][..], &[0, 0]] {
+        let (mut stream, gates) = UnixStream::pair().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(&frame(REQUEST)).unwrap();
+        socket::send(
+            session_socket(&session),
+            handshake,
+            &[gates.as_fd()],
+            Wait::Blocking,
+        )
+        .unwrap();
+        drop(gates);
+        assert_eq!(read_frame(&stream).await, "");
+    }
+    assert_eq!(policy.asked.lock().unwrap().len(), 0);
+}
