@@ -85,7 +85,7 @@ chaos: test-dependencies build
 	$(CARGO) test --locked --test chaos -- --nocapture
 
 bench: build
-	$(CARGO) bench --locked --bench exec_cost --bench sessions --bench sandbox_cost
+	$(CARGO) bench --locked --bench exec_cost --bench sessions --bench sandbox_cost --bench event_store
 
 clean:
 	rm -rf target

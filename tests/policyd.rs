@@ -154,6 +154,10 @@ fn command(arguments: &[&str]) -> Command {
         "TLS_KEY",
         "CLIENT_CA",
         "TOKENS",
+        "OPERATORS",
+        "WEBHOOK",
+        "WEBHOOK_SECRET",
+        "WEBHOOK_CA",
         "ALLOW_UID",
     ] {
         command.env_remove(format!("EXECGATE_POLICYD_{name}"));

@@ -15,8 +15,9 @@ use prost_types::{
 };
 
 /// The contracts: each is a package, with so many files. What it was is in `tests/snapshots/PACKAGE.txt`.
-const PACKAGES: [(&str, usize); 3] = [
+const PACKAGES: [(&str, usize); 4] = [
     ("execgate.policy.v1", 3),
+    ("execgate.audit.v1", 2),
     ("execgate.approval.v1", 2),
     ("execgate.session.v1", 1),
 ];

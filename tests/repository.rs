@@ -110,7 +110,15 @@ const ROOMS: [Room; 15] = [
     },
     Room {
         name: "policyd",
-        rooms: &["model", "sys", "program", "pb", "logging", "transport"],
+        rooms: &[
+            "model",
+            "sys",
+            "program",
+            "pb",
+            "logging",
+            "metrics",
+            "transport",
+        ],
         crates: Crates::Any,
     },
     Room {

@@ -2,16 +2,22 @@
 //!
 //! Not here: anything that another program could want; that is in the other rooms.
 
+mod approvals;
+mod audit;
 mod denials;
 mod doctor;
 mod exec;
 mod executor;
 mod journal;
+mod operator;
 mod place;
 mod policy;
 mod sandbox;
+mod service;
+mod sessions;
 mod startup;
 mod time;
+mod watch;
 
 use std::ffi::c_int;
 use std::io;
@@ -20,7 +26,7 @@ use std::sync::Arc;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::logging::{self, LogFormat};
-use crate::policyd::{audit, check, token};
+use crate::policyd::{check, token};
 use crate::sys::entry::Invocation;
 use crate::sys::signal::SignalWatch;
 use startup::Startup;
@@ -83,9 +89,15 @@ enum Subcommands {
     Shell(exec::ShellArguments),
     /// Say what rules would answer for a command, and why
     Check(check::CheckArgs),
-    /// List what happened in sessions, from the store of a policy service
-    Audit(audit::AuditArgs),
-    /// Make a token by which a gate shows a policy service who it is
+    /// List what happened in sessions, from the record of a policy service, and prove that it is whole
+    Audit(Box<audit::AuditArguments>),
+    /// Show each exec as it happens, from a policy service
+    Watch(Box<watch::WatchArguments>),
+    /// List, approve and deny what waits for a person at a policy service
+    Approvals(approvals::ApprovalsArguments),
+    /// List the sessions that are connected to a policy service, and end one
+    Sessions(sessions::SessionsArguments),
+    /// Make a token by which a gate or an operator shows a policy service who it is
     Token(token::TokenArgs),
     /// Say what is missing on this machine, and how to get it
     Doctor(doctor::DoctorArguments),
@@ -194,10 +206,10 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
             Ok(answer) => Ok(answer.exit_code().into()),
             Err(error) => Err(Failure::new(&error).exiting(error.exit_code().into())),
         },
-        Subcommands::Audit(arguments) => match audit::run(&arguments, &mut io::stdout()) {
-            Ok(()) => Ok(SUCCESS),
-            Err(error) => Err(Failure::new(&error).exiting(error.exit_code().into())),
-        },
+        Subcommands::Audit(arguments) => audit::audit(&arguments),
+        Subcommands::Watch(arguments) => watch::watch(&arguments),
+        Subcommands::Approvals(arguments) => approvals::approvals(&arguments),
+        Subcommands::Sessions(arguments) => sessions::sessions(&arguments),
         Subcommands::Token(arguments) => match token::run(&arguments, &mut io::stdout()) {
             Ok(()) => Ok(SUCCESS),
             Err(error) => Err(Failure::new(&error).exiting(1)),

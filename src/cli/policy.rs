@@ -7,8 +7,8 @@ use clap::Args;
 use super::Failure;
 use crate::link::{CertificateFiles, Endpoint, LinkCredentials, Plaintext, PrepareError};
 
-/// Variables that begin so are the gate's own, and no session's.
-pub(super) const GATES_OWN: &str = "EXECGATE_POLICY_";
+/// Variables that begin so are the gate's own, or an auditor's, and no session's.
+pub(super) const GATES_OWN: [&str; 2] = ["EXECGATE_POLICY_", "EXECGATE_SERVICE"];
 
 /// Where a policy service is, what the gate shows it, and asks of it.
 #[derive(Debug, Args)]

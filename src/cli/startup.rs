@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 
+use super::operator::OPERATORS_OWN;
 use super::policy::GATES_OWN;
 use crate::sys::entry::Invocation;
 use crate::sys::spawn::InheritedContext;
@@ -33,7 +34,13 @@ impl Startup {
             environment: invocation
                 .environment()
                 .iter()
-                .filter(|entry| !entry.to_bytes().starts_with(GATES_OWN.as_bytes()))
+                .filter(|entry| {
+                    let entry = entry.to_bytes();
+                    !GATES_OWN
+                        .iter()
+                        .chain([&OPERATORS_OWN])
+                        .any(|own| entry.starts_with(own.as_bytes()))
+                })
                 .map(owned)
                 .collect(),
             descriptors: descriptor::inheritable()

@@ -10,7 +10,10 @@ use super::endpoint::{Endpoint, Pings, PrepareError};
 
 /// Calls a service for somebody who isn't a gate: an operator, an auditor.
 #[derive(Debug)]
-pub struct ServiceCaller(Dialer);
+pub struct ServiceCaller {
+    dialer: Dialer,
+    name: String,
+}
 
 impl Endpoint {
     /// Prepares calls to a service there, with these credentials.
@@ -19,14 +22,17 @@ impl Endpoint {
     /// Where connections can't be prepared: a file of the credentials can't be used, or the calls would cross the
     /// network in the clear.
     pub fn caller(&self, credentials: &LinkCredentials) -> Result<ServiceCaller, PrepareError> {
-        Dialer::new(self, credentials, Pings::Seldom).map(ServiceCaller)
+        Ok(ServiceCaller {
+            dialer: Dialer::new(self, credentials, Pings::Seldom)?,
+            name: self.to_string(),
+        })
     }
 }
 
 impl ServiceCaller {
     /// The connection. It connects, and connects again, when it is used. To be called inside a runtime.
     pub fn channel(&self) -> Channel {
-        self.0.channel()
+        self.dialer.channel()
     }
 
     /// A request that shows who calls; with a token as its file has it now. `within`: how long the call may
@@ -40,7 +46,7 @@ impl ServiceCaller {
         within: Option<Duration>,
     ) -> Result<Request<T>, Status> {
         let mut request = Request::new(message);
-        self.0.authorize(request.metadata_mut()).await?;
+        self.dialer.authorize(request.metadata_mut()).await?;
         if let Some(within) = within {
             request.set_timeout(within);
         }
@@ -49,11 +55,11 @@ impl ServiceCaller {
 
     /// What became of a call that failed, as the connection knows it.
     pub fn explain(&self, status: Status) -> Status {
-        self.0.explain(status)
+        self.dialer.explain(status)
     }
 
-    /// The same, in words.
+    /// The same, in words, and which service it was.
     pub fn describe(&self, status: Status) -> String {
-        describe(&self.0.explain(status))
+        format!("{}: {}", self.name, describe(&self.dialer.explain(status)))
     }
 }

@@ -31,6 +31,7 @@
 
 mod backlog;
 mod backoff;
+mod caller;
 mod codec;
 mod connector;
 mod counters;
@@ -56,6 +57,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio_util::task::TaskTracker;
 
+pub use caller::ServiceCaller;
 pub use counters::LinkCounters;
 pub use credentials::{CertificateFiles, LinkCredentials, Plaintext};
 pub use disclosure::{Disclosure, PatternError, REDACTED};

@@ -202,6 +202,18 @@ impl EscalationPolicy for SessionLink {
         self.shared.unrecorded().is_none()
     }
 
+    fn person_asked(&self, exec: ExecId) -> Option<String> {
+        self.shared.update(|state| {
+            let mut waiting = state.waiting();
+            let (_, asker) = waiting.find(|(waiting, _)| *waiting == exec)?;
+            let (message, _) = asker.person.as_ref()?;
+            Some(match message.as_str() {
+                "" => "waiting for a person's decision".to_owned(),
+                message => message.to_owned(),
+            })
+        })
+    }
+
     fn wanted_digest(&self) -> Digest {
         if self.shared.digests_wanted.load(Ordering::Relaxed) {
             Digest::Sha256

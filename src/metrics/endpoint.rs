@@ -28,7 +28,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause after a connection that couldn't be taken, for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Serves a gate's numbers by HTTP, on a thread of its own that ends with the process.
+/// What writes numbers, in the text format of OpenMetrics.
+pub type MetricsText = dyn Fn() -> Result<String, std::fmt::Error> + Send + Sync;
+
+/// Serves a program's numbers by HTTP, on a thread of its own that ends with the process.
 #[derive(Debug)]
 pub struct MetricsEndpoint {
     listener: TcpListener,
@@ -77,6 +80,14 @@ impl MetricsEndpoint {
     /// # Errors
     /// Where there is no thread to be had.
     pub fn serve(self, metrics: Arc<GateMetrics>) -> Result<(), MetricsError> {
+        self.serve_text(Arc::new(move || metrics.text()))
+    }
+
+    /// Begins to serve what is written anew for each reader.
+    ///
+    /// # Errors
+    /// As those of [`serve`](Self::serve).
+    pub fn serve_text(self, metrics: Arc<MetricsText>) -> Result<(), MetricsError> {
         std::thread::Builder::new()
             .name("metrics".to_owned())
             .spawn(move || {
@@ -90,7 +101,7 @@ impl MetricsEndpoint {
     }
 }
 
-async fn accept(listener: TcpListener, metrics: Arc<GateMetrics>) -> std::io::Result<()> {
+async fn accept(listener: TcpListener, metrics: Arc<MetricsText>) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let readers = Arc::new(Semaphore::new(MOST_READERS));
     loop {
@@ -110,7 +121,7 @@ async fn accept(listener: TcpListener, metrics: Arc<GateMetrics>) -> std::io::Re
                 .serve_connection(
                     TokioIo::new(stream),
                     service_fn(|request| {
-                        std::future::ready(Ok::<_, Infallible>(answer(&request, &metrics)))
+                        std::future::ready(Ok::<_, Infallible>(answer(&request, &*metrics)))
                     }),
                 );
             // A reader that breaks off or is slow is its own affair.
@@ -120,7 +131,7 @@ async fn accept(listener: TcpListener, metrics: Arc<GateMetrics>) -> std::io::Re
     }
 }
 
-fn answer(request: &Request<Incoming>, metrics: &GateMetrics) -> Response<Full<Bytes>> {
+fn answer(request: &Request<Incoming>, metrics: &MetricsText) -> Response<Full<Bytes>> {
     let plain = |status, text: &'static str| {
         let mut response = Response::new(Full::from(text));
         *response.status_mut() = status;
@@ -136,7 +147,7 @@ fn answer(request: &Request<Incoming>, metrics: &GateMetrics) -> Response<Full<B
             .insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));
         return response;
     }
-    match metrics.text() {
+    match metrics() {
         Ok(text) => {
             let mut response = Response::new(Full::from(text));
             response.headers_mut().insert(

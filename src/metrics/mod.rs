@@ -26,7 +26,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Metric, Registry};
 
-pub use endpoint::{MetricsEndpoint, MetricsError};
+pub use endpoint::{MetricsEndpoint, MetricsError, MetricsText};
 pub use policy::Measured;
 
 use crate::link::PolicyLink;

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::GateMetrics;
-use crate::model::{InterceptedExec, SessionEvent, Verdict};
+use crate::model::{ExecId, InterceptedExec, SessionEvent, Verdict};
 use crate::server::{BoxFuture, Digest, EscalationPolicy, PolicyError, SessionContext};
 
 /// A policy, with what it does counted.
@@ -65,6 +65,10 @@ impl EscalationPolicy for Measured {
 
     fn may_reuse(&self) -> bool {
         self.policy.may_reuse()
+    }
+
+    fn person_asked(&self, exec: ExecId) -> Option<String> {
+        self.policy.person_asked(exec)
     }
 
     fn wanted_digest(&self) -> Digest {

@@ -80,7 +80,7 @@ pub struct Verdict {
     /// How long the policy service says that it took; `None`: it doesn't say.
     pub service_time: Option<Duration>,
     /// Where it escalates: on which terms.
-    pub terms: EscalationTerms,
+    pub terms: Box<EscalationTerms>,
 }
 
 /// How a verdict may be used again without asking.
@@ -137,7 +137,7 @@ impl From<EscalationDecision> for Verdict {
             policy_revision: String::new(),
             reuse: None,
             service_time: None,
-            terms: EscalationTerms::default(),
+            terms: Box::default(),
         }
     }
 }

@@ -30,7 +30,7 @@ pub enum SessionEvent {
         /// What it did, and why.
         verdict: Verdict,
         /// How an escalated command's environment differs from what was asked for.
-        environment: Option<EnvironmentDifference>,
+        environment: Option<Box<EnvironmentDifference>>,
         /// How long the process waited, from the question's receipt to its answer.
         waited: Duration,
         /// How much of it the policy took to decide; zero where it wasn't asked.

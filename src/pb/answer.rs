@@ -207,11 +207,11 @@ struct VerdictExec {
 
 fn verdict(verdict: v1::Verdict) -> Result<Verdict, BrokenVerdict> {
     use v1::verdict::Decision;
-    let mut terms = EscalationTerms::default();
+    let mut terms = Box::<EscalationTerms>::default();
     let decision = match verdict.decision.ok_or(BrokenVerdict::NoDecision)? {
         Decision::Run(v1::Run {}) => EscalationDecision::Run,
         Decision::Escalate(mut escalate) => {
-            terms = self::terms(&mut escalate)?;
+            *terms = self::terms(&mut escalate)?;
             EscalationDecision::Escalate(execution(escalate)?)
         }
         Decision::Deny(v1::Deny { reason }) => EscalationDecision::Deny {

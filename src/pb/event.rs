@@ -163,7 +163,7 @@ pub fn session_event(event: SessionEvent) -> v1::SessionRequest {
             ..
         } => {
             let decided = v1::ExecDecided {
-                environment: environment.map(environment_difference),
+                environment: environment.map(|difference| environment_difference(*difference)),
                 ..exec_decided(exec, verdict, waited)
             };
             request(at, Event::ExecDecided(decided))

@@ -45,9 +45,10 @@ const MOST_TIME: Duration = Duration::from_secs(60);
         \x20 5  ask a person"
 )]
 pub struct CheckArgs {
-    /// File of rules to ask.
-    #[arg(long, value_name = "FILE")]
-    pub rules: PathBuf,
+    /// File of rules to ask, or a directory of files whose names end with .rules or .rules.star. May be given
+    /// more than once.
+    #[arg(long, value_name = "PATH", required = true)]
+    pub rules: Vec<PathBuf>,
 
     /// Directory that the command would be started in; this one if not given.
     #[arg(long, value_name = "DIR")]
@@ -208,7 +209,7 @@ fn user(text: &str) -> Result<CheckUser, String> {
 /// # Errors
 /// When there is no answer, or it can't be written.
 pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<CheckAnswer, CheckError> {
-    let rules = Rules::load(&args.rules)?;
+    let rules = Rules::load_all(&args.rules)?;
     let workdir = match &args.workdir {
         Some(workdir) => std::path::absolute(workdir),
         None => std::env::current_dir(),
@@ -337,6 +338,15 @@ fn decided(ruling: &Ruling) -> EscalationDecision {
     }
 }
 
+/// What would be done where that is only monitored.
+fn monitored_name(decision: &EscalationDecision) -> String {
+    match decision {
+        EscalationDecision::Run => "run".to_owned(),
+        EscalationDecision::Escalate(execution) => Answer::Escalate(execution.clone()).to_string(),
+        EscalationDecision::Deny { .. } => "deny".to_owned(),
+    }
+}
+
 fn decision_name(ruling: &Ruling) -> String {
     if let Some(ask) = &ruling.ask {
         return Answer::Ask(ask.clone()).to_string();
@@ -389,6 +399,9 @@ fn write_text(
                 writeln!(out, "{what:<10}{path}")?;
             }
         }
+    }
+    if let Some(would) = &ruling.monitored {
+        writeln!(out, "monitored it would be: {}", monitored_name(would))?;
     }
     writeln!(out, "rule      {}", shown(&ruling.rule))?;
     for (what, words) in [("reason", &ruling.reason), ("code", &ruling.reason_code)] {
@@ -509,6 +522,7 @@ fn write_json(
             "seconds": ask.within.as_secs_f64(),
         })),
         "execution": execution,
+        "monitored": ruling.monitored.as_ref().map(monitored_name),
         "reason": ruling.reason,
         "reason_code": if ruling.ask.is_some() { "" } else { &ruling.reason_code },
         "rule": ruling.rule,

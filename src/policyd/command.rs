@@ -1,6 +1,7 @@
 //! The program `execgate-policyd`: command line, start, stop, exit codes.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::InterceptorLayer;
 use tonic::transport::Server;
 use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
 
 use super::accept::{self, Demands, Protocol};
 use super::admission::Bounds;
@@ -23,17 +25,20 @@ use super::authenticate::{Authentication, WithoutToken};
 use super::console::{self, Console, Cookies};
 use super::identity::GateIdentity;
 use super::listen::{self, Doors, Exposure, ListenAddress, ListenError, Missing};
+use super::numbers::ServiceNumbers;
 use super::operators::Operator;
 use super::owners::{self, Owners};
 use super::reception::{Reception, Room};
-use super::reload::{Followed, RulesFile, TokensFile};
-use super::rules::RulesError;
+use super::reload::{Followed, RulesFiles, TokensFile};
+use super::rules::{RuleMode, RulesError};
 use super::service::{MAX_MESSAGE_SIZE, RulesService, Setting};
 use super::sessions::{Sessions, SessionsService};
 use super::store::{Retention, Store, StoreError};
 use super::tls::{TlsFiles, WithoutCertificate};
 use super::tokens::Tokens;
+use super::webhook::{Webhook, WebhookError};
 use crate::logging::{self, LogFormat};
+use crate::metrics::{MetricsEndpoint, MetricsError};
 use crate::pb::approval::v1::approval_service_server::ApprovalServiceServer;
 use crate::pb::audit::audit_service_server::AuditServiceServer;
 use crate::pb::session::v1::session_service_server::SessionServiceServer;
@@ -56,6 +61,9 @@ const MAX_HEADERS: u32 = 16 << 10;
 const MAX_RESET_STREAMS: usize = 64;
 /// The interpreter of rules recurses over nested values.
 const STACK_SIZE: usize = 16 << 20;
+/// The name by which gRPC's health service says whether the rules' files hold what is in force: NOT_SERVING while
+/// they hold what can't be used. The service itself goes on with the last good rules.
+const RULES_HEALTH: &str = "execgate.policyd.rules";
 /// Largest question of an auditor, in bytes.
 const MAX_QUESTION_SIZE: usize = 256 << 10;
 /// Between looks at whether there is something that isn't to be kept.
@@ -113,9 +121,21 @@ const STOPPING_PATIENCE: Duration = Duration::from_secs(8);
         \x20 6  certificates, keys or tokens can't be used"
 )]
 pub struct PolicydArgs {
-    /// File of rules to decide by.
-    #[arg(long, value_name = "FILE", env = "EXECGATE_POLICYD_RULES")]
-    pub rules: PathBuf,
+    /// File of rules to decide by, or a directory of files whose names end with .rules or .rules.star. May be given
+    /// more than once: all rules count, as if they stood in one file.
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "EXECGATE_POLICYD_RULES",
+        value_delimiter = ',',
+        required = true
+    )]
+    pub rules: Vec<PathBuf>,
+
+    /// Act on no rule: each command runs inside its sandbox, and the record says what the rules would have done
+    /// (`execgate audit --verdict monitored`). Single rules do so by mode = "monitor".
+    #[arg(long, env = "EXECGATE_POLICYD_MONITOR")]
+    pub monitor: bool,
 
     /// Where to listen: HOST:PORT (port 0: any that is free), or unix:PATH.
     #[arg(
@@ -170,6 +190,36 @@ pub struct PolicydArgs {
     #[arg(long, value_name = "FILE", env = "EXECGATE_POLICYD_OPERATORS")]
     pub operators: Option<PathBuf>,
 
+    /// Where to POST each approval as it opens and is closed, as JSON: https://HOST[:PORT][/PATH], or http://
+    /// to this host.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "EXECGATE_POLICYD_WEBHOOK",
+        requires = "webhook_secret",
+        requires = "operators"
+    )]
+    pub webhook: Option<String>,
+
+    /// Secret that those POSTs are signed with (HMAC-SHA256 of `Execgate-Timestamp`, a dot and the body, in
+    /// `Execgate-Signature`); a file of 16 bytes or more that no other user can read.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "EXECGATE_POLICYD_WEBHOOK_SECRET",
+        requires = "webhook"
+    )]
+    pub webhook_secret: Option<PathBuf>,
+
+    /// Certificates, in PEM, to trust the receiver by, instead of the system's.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "EXECGATE_POLICYD_WEBHOOK_CA",
+        requires = "webhook"
+    )]
+    pub webhook_ca: Option<PathBuf>,
+
     /// Where to serve the console, a page for browsers: HOST:PORT. Operators log in with their tokens. With
     /// --tls-cert it speaks TLS; without, only loopback addresses are taken.
     #[arg(
@@ -223,6 +273,10 @@ pub struct PolicydArgs {
         requires = "data"
     )]
     pub retain_size: Option<u64>,
+
+    /// Serve numbers for Prometheus at http://ADDRESS:PORT/metrics. Whoever can connect there can read them.
+    #[arg(long, value_name = "ADDRESS:PORT", env = "EXECGATE_POLICYD_METRICS")]
+    pub metrics: Option<SocketAddr>,
 
     /// Allow an address that other hosts can reach without TLS, or without any credential of gates:
     /// whoever reaches it, or stands between, can then read all commands, forge verdicts, or fill the
@@ -323,9 +377,15 @@ pub enum PolicydError {
     /// The address can't be listened at.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// Numbers can't be served.
+    #[error("--metrics: {0}: {source}", source = std::error::Error::source(.0).map(ToString::to_string).unwrap_or_default())]
+    Metrics(#[from] MetricsError),
     /// Certificates, keys or tokens can't be used.
     #[error(transparent)]
     Credentials(#[from] CredentialError),
+    /// Nobody else can be told of approvals.
+    #[error(transparent)]
+    Webhook(#[from] WebhookError),
     /// TLS is asked for where none is spoken.
     #[error("--tls-cert: a Unix socket needs no TLS; leave it out, or listen at HOST:PORT")]
     TlsOnSocket,
@@ -355,11 +415,11 @@ impl PolicydError {
             | Self::Reflection(_)
             | Self::Announce(_)
             | Self::Serve(_) => 1,
-            Self::Log { .. } | Self::TlsOnSocket => 2,
+            Self::Log { .. } | Self::TlsOnSocket | Self::Webhook(WebhookError::Url { .. }) => 2,
             Self::Rules(_) => 3,
             Self::Store(_) => 4,
-            Self::Listen(_) => 5,
-            Self::Credentials(_) => 6,
+            Self::Listen(_) | Self::Metrics(_) => 5,
+            Self::Credentials(_) | Self::Webhook(WebhookError::Files(_)) => 6,
         }
     }
 }
@@ -413,6 +473,10 @@ pub fn run(args: &PolicydArgs, out: &mut dyn Write) -> Result<(), PolicydError> 
         }
         (_, None) => (None, Loaded::default()),
     };
+    let webhook = match (&args.webhook, &args.webhook_secret) {
+        (Some(url), Some(secret)) => Some(Webhook::new(url, secret, args.webhook_ca.as_ref())?),
+        _ => None,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(STACK_SIZE)
@@ -422,6 +486,7 @@ pub fn run(args: &PolicydArgs, out: &mut dyn Write) -> Result<(), PolicydError> 
         store: store.clone(),
         ledger: ledger.clone(),
         loaded,
+        webhook,
     };
     let served = runtime.block_on(serve(args, sources, kept, descriptors, out));
     // Calls that didn't end in time end here, and let go of the store.
@@ -435,11 +500,12 @@ pub fn run(args: &PolicydArgs, out: &mut dyn Write) -> Result<(), PolicydError> 
     served
 }
 
-/// Where what happens is kept, and what was kept.
+/// Where what happens is kept and told, and what was kept.
 struct Persistence {
     store: Option<Store>,
     ledger: Option<Ledger>,
     loaded: Loaded,
+    webhook: Option<Webhook>,
 }
 
 /// What operators act by.
@@ -451,7 +517,7 @@ struct Operating {
 
 /// What is read from files, and again when they change.
 struct Sources {
-    rules: Followed<RulesFile>,
+    rules: Followed<RulesFiles>,
     tls: Option<Followed<TlsFiles>>,
     tokens: Option<Followed<TokensFile<GateIdentity>>>,
     operators: Option<Followed<TokensFile<Operator>>>,
@@ -459,7 +525,14 @@ struct Sources {
 
 impl Sources {
     fn load(args: &PolicydArgs) -> Result<Self, PolicydError> {
-        let rules = Followed::load(RulesFile(args.rules.clone()))?;
+        let rules = Followed::load(RulesFiles {
+            paths: args.rules.clone(),
+            mode: if args.monitor {
+                RuleMode::Monitor
+            } else {
+                RuleMode::Enforce
+            },
+        })?;
         let tls = match (&args.tls_cert, &args.tls_key) {
             (Some(_), _) if matches!(args.listen, ListenAddress::Unix(_)) => {
                 return Err(PolicydError::TlsOnSocket);
@@ -567,13 +640,23 @@ async fn serve(
     } = kept.loaded;
     let sessions = Sessions::new(ended);
     let desk = Desk::new(kept.ledger.clone(), approvals, SystemTime::now());
+    let numbers = Arc::new(ServiceNumbers::new(
+        kept.store.clone(),
+        in_force.clone(),
+        sources.rules.fault(),
+    ));
+    let metrics = serve_metrics(args, &numbers)?;
     let audit = Arc::new(StoreAudit::new(
         kept.store.clone(),
         operators.clone(),
+        Arc::clone(&numbers),
         stopping.clone(),
     ));
     let operating = operators.clone().map(|operators| {
         tokio::spawn(desk.clone().keep_swept());
+        if let Some(webhook) = kept.webhook {
+            tokio::spawn(webhook.run(desk.watch().1));
+        }
         let approvals = Approvals::new(desk.clone(), operators.clone(), stopping.clone());
         let sessions = SessionsService {
             sessions: sessions.clone(),
@@ -625,6 +708,7 @@ async fn serve(
         tokens: tokens.clone(),
         owners,
         desk: operators.is_some().then_some(desk),
+        numbers,
         sessions,
         store: kept.store.clone(),
         stopping: stopping.clone(),
@@ -651,6 +735,7 @@ async fn serve(
         .set_serving::<PolicyServiceServer<RulesService>>()
         .await;
     health.set_serving::<AuditServiceServer<StoreAudit>>().await;
+    tokio::spawn(report_rules(sources.rules.fault(), health.clone()));
     let describe = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(crate::pb::FILE_DESCRIPTOR_SET)
@@ -722,6 +807,7 @@ async fn serve(
         bound: &bound,
         revision: &revision,
         console: console_at.as_deref(),
+        metrics: metrics.as_deref(),
     };
     announce(args.output, &started, out).map_err(PolicydError::Announce)?;
 
@@ -751,6 +837,36 @@ async fn serve(
     Ok(())
 }
 
+/// Serves numbers where that is asked for; tells where.
+fn serve_metrics(
+    args: &PolicydArgs,
+    numbers: &Arc<ServiceNumbers>,
+) -> Result<Option<String>, PolicydError> {
+    let Some(address) = args.metrics else {
+        return Ok(None);
+    };
+    let endpoint = MetricsEndpoint::bind(address)?;
+    let address = endpoint.address().map_err(PolicydError::Announce)?;
+    tracing::info!(%address, "metrics are served");
+    let numbers = Arc::clone(numbers);
+    endpoint.serve_text(Arc::new(move || numbers.text()))?;
+    Ok(Some(format!("http://{address}/metrics")))
+}
+
+/// Tells by the health service whether what the rules' files hold is in force.
+async fn report_rules(mut fault: watch::Receiver<Option<String>>, health: HealthReporter) {
+    loop {
+        let status = match &*fault.borrow_and_update() {
+            None => ServingStatus::Serving,
+            Some(_) => ServingStatus::NotServing,
+        };
+        health.set_service_status(RULES_HEALTH, status).await;
+        if fault.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
 /// Whose the sessions are that the store has.
 fn owners(store: Option<&Store>) -> Result<Owners, StoreError> {
     let owners = Owners::default();
@@ -778,6 +894,7 @@ struct Started<'a> {
     bound: &'a ListenAddress,
     revision: &'a str,
     console: Option<&'a str>,
+    metrics: Option<&'a str>,
 }
 
 fn announce(
@@ -800,6 +917,9 @@ fn announce(
             });
             if let Some(console) = started.console {
                 line["console"] = console.into();
+            }
+            if let Some(metrics) = started.metrics {
+                line["metrics"] = metrics.into();
             }
             writeln!(out, "{line}")?;
         }

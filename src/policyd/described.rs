@@ -62,7 +62,12 @@ pub(super) fn protection(protection: v1::Protection) -> &'static str {
 }
 
 pub(super) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    use std::fmt::Write;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing into a string doesn't fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 fn text(bytes: &[u8]) -> String {

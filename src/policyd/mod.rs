@@ -17,7 +17,7 @@
 
 mod accept;
 mod admission;
-mod approvals;
+pub(crate) mod approvals;
 pub mod audit;
 mod authenticate;
 mod bounds;
@@ -28,6 +28,7 @@ mod console;
 mod described;
 mod identity;
 pub mod listen;
+mod numbers;
 mod operators;
 mod owners;
 mod reception;
@@ -37,10 +38,11 @@ pub mod rules;
 mod service;
 mod sessions;
 pub mod store;
-mod text;
+pub(crate) mod text;
 mod throttle;
 mod tls;
 pub mod token;
 mod tokens;
+mod webhook;
 
 pub use identity::GateIdentity;

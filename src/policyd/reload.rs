@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::signal::unix::Signal;
 use tokio::sync::watch;
 
-use super::rules::{Rules, RulesError};
+use super::rules::{self, RuleMode, Rules, RulesError};
 use super::tls::{Tls, TlsFiles};
 use super::tokens::{Holder, Tokens};
 use crate::transport::CredentialError;
@@ -50,7 +50,7 @@ pub(super) trait Source: Send + 'static {
     const NAME: &'static str;
 
     /// The files.
-    fn files(&self) -> Vec<&Path>;
+    fn files(&self) -> Vec<PathBuf>;
     /// Reads them.
     fn load(&self) -> Result<Self::Value, Self::Error>;
     /// What tells one value from another, for the log; equal for values that are.
@@ -64,6 +64,8 @@ pub(super) struct Followed<S: Source> {
     // Taken before the files are read: what changes meanwhile shows at the next look.
     stamps: Vec<Option<Stamp>>,
     in_force: watch::Sender<Arc<S::Value>>,
+    /// Why what the files hold now isn't in force; `None`: it is.
+    fault: watch::Sender<Option<String>>,
 }
 
 impl<S: Source> Followed<S> {
@@ -74,11 +76,17 @@ impl<S: Source> Followed<S> {
             source,
             stamps,
             in_force: watch::Sender::new(Arc::new(value)),
+            fault: watch::Sender::default(),
         })
     }
 
     pub(super) fn in_force(&self) -> watch::Receiver<Arc<S::Value>> {
         self.in_force.subscribe()
+    }
+
+    /// Tells why what the files hold now isn't in force, if it isn't.
+    pub(super) fn fault(&self) -> watch::Receiver<Option<String>> {
+        self.fault.subscribe()
     }
 
     /// Reads the files again whenever one changes, and at each of the signals. Never returns.
@@ -118,6 +126,7 @@ impl<S: Source> Followed<S> {
         let (name, before) = (S::NAME, S::describe(&self.in_force.borrow()));
         match self.source.load() {
             Ok(value) => {
+                self.fault.send_replace(None);
                 let now = S::describe(&value);
                 if now == before {
                     tracing::info!("the {name} are as they were: {now}");
@@ -127,6 +136,7 @@ impl<S: Source> Followed<S> {
                 }
             }
             Err(error) => {
+                self.fault.send_replace(Some(error.to_string()));
                 tracing::error!(
                     "the new {name} can't be used, so the last good {name} ({before}) stay in force: \
                      {error}"
@@ -137,7 +147,7 @@ impl<S: Source> Followed<S> {
 }
 
 fn stamps<S: Source>(source: &S) -> Vec<Option<Stamp>> {
-    source.files().into_iter().map(Stamp::of).collect()
+    source.files().iter().map(|path| Stamp::of(path)).collect()
 }
 
 /// Why the files are looked at.
@@ -147,28 +157,37 @@ enum Trigger {
     Asked,
 }
 
-/// A file of rules.
+/// Files of rules, and directories of such.
 #[derive(Debug)]
-pub(super) struct RulesFile(pub(super) PathBuf);
+pub(super) struct RulesFiles {
+    pub(super) paths: Vec<PathBuf>,
+    pub(super) mode: RuleMode,
+}
 
-impl Source for RulesFile {
+impl Source for RulesFiles {
     type Value = Rules;
     type Error = RulesError;
     const NAME: &'static str = "rules";
 
-    fn files(&self) -> Vec<&Path> {
-        vec![&self.0]
+    /// Also directories: one changes when a file is added to it or removed.
+    fn files(&self) -> Vec<PathBuf> {
+        let found = rules::files(&self.paths).unwrap_or_default();
+        self.paths.iter().cloned().chain(found).collect()
     }
 
     fn load(&self) -> Result<Rules, RulesError> {
-        Rules::load(&self.0)
+        Ok(Rules::load_all(&self.paths)?.in_mode(self.mode))
     }
 
     fn describe(rules: &Rules) -> String {
         format!(
-            "revision {}, {} prefix rules",
+            "revision {}, {} prefix rules{}",
             rules.revision(),
-            rules.prefix_rule_count()
+            rules.prefix_rule_count(),
+            match rules.mode() {
+                RuleMode::Enforce => "",
+                RuleMode::Monitor => ", monitored only",
+            }
         )
     }
 }
@@ -194,8 +213,8 @@ impl<H: Holder> Source for TokensFile<H> {
     type Error = CredentialError;
     const NAME: &'static str = H::NAME;
 
-    fn files(&self) -> Vec<&Path> {
-        vec![&self.path]
+    fn files(&self) -> Vec<PathBuf> {
+        vec![self.path.clone()]
     }
 
     fn load(&self) -> Result<Tokens<H>, CredentialError> {
@@ -212,13 +231,9 @@ impl Source for TlsFiles {
     type Error = CredentialError;
     const NAME: &'static str = "certificates";
 
-    fn files(&self) -> Vec<&Path> {
+    fn files(&self) -> Vec<PathBuf> {
         let files = [&self.certificate, &self.key];
-        files
-            .into_iter()
-            .chain(&self.client_ca)
-            .map(PathBuf::as_path)
-            .collect()
+        files.into_iter().chain(&self.client_ca).cloned().collect()
     }
 
     fn load(&self) -> Result<Tls, CredentialError> {
@@ -239,7 +254,11 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("x.rules");
         std::fs::write(&path, "prefix_rule([\"a\"])").expect("a file");
-        let mut file = Followed::load(RulesFile(path.clone())).expect("rules");
+        let source = RulesFiles {
+            paths: vec![path.clone()],
+            mode: RuleMode::Enforce,
+        };
+        let mut file = Followed::load(source).expect("rules");
         let in_force = file.in_force();
         let revision = || in_force.borrow().revision().to_owned();
         let first = revision();
@@ -247,6 +266,9 @@ mod tests {
         std::fs::write(&path, "prefix_rule(").expect("a file");
         file.reload(Trigger::Look);
         assert_eq!(revision(), first);
+        let fault = file.fault();
+        let said = fault.borrow().clone().expect("a fault");
+        assert!(said.contains("x.rules:1"), "{said}");
 
         std::fs::remove_file(&path).expect("removed");
         file.reload(Trigger::Look);
@@ -256,6 +278,7 @@ mod tests {
         file.reload(Trigger::Look);
         let second = revision();
         assert_ne!(second, first);
+        assert_eq!(*fault.borrow(), None);
 
         // Nothing changes without cause.
         file.reload(Trigger::Look);

@@ -27,6 +27,7 @@ use super::approvals::{Answered, Control, Desk, Question, WAITING_OF_ONE_SESSION
 use super::authenticate::{Caller, not_a_gate, revoked};
 use super::bounds;
 use super::identity::GateIdentity;
+use super::numbers::{Counted, ServiceNumbers};
 use super::owners::Owners;
 use super::rules::{
     EnvironmentFact, ExecFacts, OpinionReuse, OpinionReuseScope, Rules, Ruling, SessionFacts,
@@ -40,7 +41,7 @@ use crate::model::{
     Enforcement, EnvironmentRules, EscalationDecision, EscalationExecution, EscalationPermissions,
     EscalationTerms, ExecId, NamePattern, NetworkAccess, ProcessIdentity, Unprotected,
 };
-use crate::pb::audit::StoredAnswer;
+use crate::pb::audit::{AnswerMode, StoredAnswer};
 use crate::pb::v1::policy_service_server::PolicyService;
 use crate::pb::v1::session_request::Event;
 use crate::pb::v1::session_response::Answer;
@@ -88,6 +89,7 @@ pub(super) struct Setting {
     pub(super) owners: Owners,
     /// Where persons are asked; `None`: nobody can be.
     pub(super) desk: Option<Desk>,
+    pub(super) numbers: Arc<ServiceNumbers>,
     pub(super) sessions: Sessions,
     pub(super) stopping: CancellationToken,
 }
@@ -134,6 +136,7 @@ impl PolicyService for RulesService {
             answers,
             caller,
             session: None,
+            _counted: Counted::in_gauge(&self.setting.numbers.sessions),
             setting: self.setting.clone(),
             _admitted: admitted,
         };
@@ -191,6 +194,7 @@ struct Call {
     /// The session that it is about, once that is known; for the log.
     session: Option<String>,
     setting: Setting,
+    _counted: Counted,
     control: mpsc::Sender<Control>,
     controls: mpsc::Receiver<Control>,
     /// Why the session is to end, where an operator has said so.
@@ -420,12 +424,12 @@ impl Call {
             Some(Event::ExecRequested(_)) if conversation == Conversation::Delivery => Ok(None),
             Some(Event::ExecRequested(exec)) => {
                 match self.decide(session, exec) {
-                    Answered::Decided(mut verdict) => {
+                    (Answered::Decided(mut verdict), monitored) => {
                         verdict.service_time = received.elapsed().try_into().ok();
                         self.answer(Answer::Verdict((*verdict).clone())).await?;
-                        Ok(Some((*verdict).into()))
+                        Ok(Some(stored(*verdict, monitored)))
                     }
-                    Answered::Pending { within, message } => {
+                    (Answered::Pending { within, message }, _) => {
                         self.answer(Answer::VerdictPending(v1::VerdictPending {
                             exec_id: exec.exec_id,
                             expected_within: within.try_into().ok(),
@@ -463,23 +467,30 @@ impl Call {
     }
 
     /// Decides by the rules, or has a person asked where they say so.
-    fn decide(&self, session: &SessionFacts, exec: &v1::ExecRequested) -> Answered {
+    /// What the gate is answered, and what would have been decided where that is only monitored.
+    fn decide(
+        &self,
+        session: &SessionFacts,
+        exec: &v1::ExecRequested,
+    ) -> (Answered, Option<EscalationDecision>) {
         if let Some(reason) = &self.terminated {
-            return Answered::Decided(Box::new(v1::Verdict {
+            let verdict = Answered::Decided(Box::new(v1::Verdict {
                 exec_id: exec.exec_id,
-                decision: Some(decision_message(
-                    EscalationDecision::Deny {
-                        reason: Some(format!("the session was {reason}")),
-                    },
-                    EscalationTerms::default(),
-                )),
+                decision: Some(v1::verdict::Decision::Deny(v1::Deny {
+                    reason: format!("the session was {reason}"),
+                })),
                 reason_code: CODE_TERMINATED.to_owned(),
                 ..v1::Verdict::default()
             }));
+            return (verdict, None);
         }
         let rules = Arc::clone(&self.setting.rules.borrow());
+        let began = Instant::now();
         let ruling = ruling(&rules, session, exec);
-        match (&ruling.ask, &self.setting.desk) {
+        let monitored = ruling.monitored.clone();
+        let numbers = &self.setting.numbers;
+        numbers.decided(&ruling.decision, monitored.as_ref(), began.elapsed());
+        let answered = match (&ruling.ask, &self.setting.desk) {
             (Some(ask), Some(desk)) => desk.ask(
                 &Question {
                     session,
@@ -501,7 +512,8 @@ impl Call {
                 }
                 Answered::Decided(Box::new(verdict(&rules, exec, ruling)))
             }
-        }
+        };
+        (answered, monitored)
     }
 
     fn withdrawn(&self, session: &SessionFacts, withdrawn: &v1::ExecWithdrawn) {
@@ -697,6 +709,20 @@ fn ruling(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> Ru
             .map(ExecId),
         session,
     })
+}
+
+/// What is recorded of a verdict.
+fn stored(verdict: v1::Verdict, monitored: Option<EscalationDecision>) -> StoredAnswer {
+    match monitored {
+        None => verdict.into(),
+        Some(would) => StoredAnswer {
+            verdict: Some(v1::Verdict {
+                decision: Some(decision_message(would, EscalationTerms::default())),
+                ..verdict
+            }),
+            mode: AnswerMode::Monitored.into(),
+        },
+    }
 }
 
 fn verdict(rules: &Rules, exec: &v1::ExecRequested, ruling: Ruling) -> v1::Verdict {

@@ -1,4 +1,4 @@
-//! `token`: makes a bearer token for a gate.
+//! `token`: makes a bearer token for a gate, or an auditor.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::identity::GateIdentity;
 use super::tokens::TokenDigest;
@@ -23,14 +23,15 @@ const PREFIX: &str = "execgate_";
         before the old one's line is taken out.\n\n\
         EXAMPLES\n\
         \x20 execgate token ci-7\n\
-        \x20 execgate token ci-7 --write /run/execgate/token >> /etc/execgate/tokens\n\n\
+        \x20 execgate token ci-7 --write /run/execgate/token >> /etc/execgate/tokens\n\
+        \x20 execgate token jane --role auditor --write ~/.execgate-token >> /etc/execgate/tokens\n\n\
         EXIT CODES\n\
         \x20 0  made\n\
         \x20 1  it couldn't be written\n\
         \x20 2  the command line is wrong"
 )]
 pub struct TokenArgs {
-    /// Name of the gate, as rules and audit will have it: `token:NAME`.
+    /// Name of the gate or auditor, as rules and audit will have it: `token:NAME`.
     #[arg(value_name = "NAME", value_parser = name)]
     pub name: String,
 
@@ -38,6 +39,19 @@ pub struct TokenArgs {
     /// the line for the policy service to standard output.
     #[arg(long, value_name = "FILE")]
     pub write: Option<PathBuf>,
+
+    /// What the token is for. It is good for nothing else.
+    #[arg(long, value_enum, default_value_t = TokenRole::Gate)]
+    pub role: TokenRole,
+}
+
+/// What a token is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TokenRole {
+    /// A gate: to ask for verdicts.
+    Gate,
+    /// An auditor: to read what is on record.
+    Auditor,
 }
 
 /// Why there is no token.
@@ -74,11 +88,19 @@ pub fn run(args: &TokenArgs, out: &mut dyn Write) -> Result<(), TokenError> {
     let half = || random::sixteen_bytes().map_err(TokenError::Random);
     let bytes = [half()?, half()?].concat();
     let token = format!("{PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(bytes));
-    let line = format!("{} {}", args.name, TokenDigest::of(token.as_bytes()));
+    let role = match args.role {
+        TokenRole::Gate => "",
+        TokenRole::Auditor => " auditor",
+    };
+    let line = format!("{} {}{role}", args.name, TokenDigest::of(token.as_bytes()));
+    let option = match args.role {
+        TokenRole::Gate => "--policy-token-file",
+        TokenRole::Auditor => "--service-token-file",
+    };
     match &args.write {
         None => writeln!(
             out,
-            "# The token, for a file of the gate that nobody else can read (--policy-token-file):\n{token}\n\
+            "# The token, for a file that nobody else can read ({option}):\n{token}\n\
              # A line for the policy service's file (execgate-policyd --tokens):\n{line}"
         )?,
         Some(path) => {
@@ -126,6 +148,7 @@ mod tests {
         let args = TokenArgs {
             name: "ci-7".to_owned(),
             write,
+            role: TokenRole::Gate,
         };
         run(&args, &mut out).expect("a token");
         String::from_utf8(out).expect("text")
@@ -172,6 +195,7 @@ mod tests {
         let args = TokenArgs {
             name: "x".to_owned(),
             write: Some("/nonexistent/token".into()),
+            role: TokenRole::Auditor,
         };
         let error = run(&args, &mut Vec::new()).expect_err("refused");
         assert!(error.to_string().contains("/nonexistent/token"), "{error}");

@@ -102,9 +102,12 @@ impl Digests {
         if let Some(digest) = self.lock().get(&at) {
             return Some(*digest);
         }
-        let digest = digest(file, |_| match Instant::now() < until {
-            true => Ok(()),
-            false => Err(io::ErrorKind::TimedOut.into()),
+        let digest = digest(file, |_| {
+            if Instant::now() < until {
+                Ok(())
+            } else {
+                Err(io::ErrorKind::TimedOut.into())
+            }
         })
         .ok()?;
         if version(&place.status().ok()?) != at {

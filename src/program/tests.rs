@@ -126,7 +126,9 @@ fn a_link_is_only_as_good_as_the_directory_that_it_is_in() {
     symlink("../good", house.path("bad/directory")).unwrap();
     symlink("bad/link", house.path("twice")).unwrap();
     let names = ["bad/link", "bad/directory/program", "twice"].map(|name| house.path(name));
-    names.iter().for_each(|name| is_protected(name));
+    for name in &names {
+        is_protected(name);
+    }
     house.allow("bad", 0o757);
     for name in &names {
         is_writable(name, &house.path("bad"));
@@ -287,7 +289,7 @@ fn what_changed_since_it_was_judged_is_not_executed() {
             symlink(other, house.path("a/script")).unwrap();
         }),
         ("gone", |house| {
-            std::fs::remove_file(house.path("a/script")).unwrap()
+            std::fs::remove_file(house.path("a/script")).unwrap();
         }),
     ];
     for (what, change) in changes {

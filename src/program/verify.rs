@@ -93,12 +93,11 @@ pub fn verify(
         (Protection::Writable(_), Unprotected::Allowed) => {
             let mut parts = Vec::with_capacity(chain.len());
             for ((name, file), place) in names.into_iter().zip(chain).zip(places) {
-                let copy = match file.own_protection {
-                    Protection::Writable(_) => Some(copy(&name, &file, place)?),
-                    _ => {
-                        is_the_same(&name, &file, writer)?;
-                        None
-                    }
+                let copy = if let Protection::Writable(_) = file.own_protection {
+                    Some(copy(&name, &file, place)?)
+                } else {
+                    is_the_same(&name, &file, writer)?;
+                    None
                 };
                 parts.push(Part { name, copy, file });
             }

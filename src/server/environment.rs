@@ -269,15 +269,26 @@ impl OwnersEnvironment {
         }
     }
 
-    /// The variable of this name, if it is one that has the owner's value.
-    fn value(&self, name: &[u8]) -> Option<Option<&OsStr>> {
-        match name {
-            b"PATH" => Some(Some(&self.path)),
-            b"HOME" => Some(self.home.as_deref()),
-            b"SHELL" => Some(self.shell.as_deref()),
-            _ => None,
-        }
+    /// The owner's value of a variable.
+    fn value(&self, name: &[u8]) -> Owners<'_> {
+        let value = match name {
+            b"PATH" => Some(&*self.path),
+            b"HOME" => self.home.as_deref(),
+            b"SHELL" => self.shell.as_deref(),
+            _ => return Owners::Nothing,
+        };
+        value.map_or(Owners::Unset, Owners::Value)
     }
+}
+
+/// What the owner says of a variable.
+enum Owners<'a> {
+    /// It has this value.
+    Value(&'a OsStr),
+    /// There is none.
+    Unset,
+    /// Nothing: it isn't the owner's.
+    Nothing,
 }
 
 fn is_taken_out(name: &[u8]) -> bool {
@@ -311,9 +322,9 @@ pub(super) fn escalated(
         } else if kept {
             entries.push(entry.clone());
             continue;
-        } else if let Some(value) = owner.value(name) {
-            match value {
-                Some(value) => {
+        } else {
+            match owner.value(name) {
+                Owners::Value(value) => {
                     let own = variable(OsStr::from_bytes(name), value);
                     let is_changed = own != *entry;
                     entries.push(own);
@@ -322,13 +333,13 @@ pub(super) fn escalated(
                     }
                     &mut difference.reset
                 }
-                None => &mut difference.removed,
+                Owners::Unset => &mut difference.removed,
+                Owners::Nothing if is_taken_out(name) => &mut difference.removed,
+                Owners::Nothing => {
+                    entries.push(entry.clone());
+                    continue;
+                }
             }
-        } else if is_taken_out(name) {
-            &mut difference.removed
-        } else {
-            entries.push(entry.clone());
-            continue;
         };
         if told.insert(name) {
             list.push(OsString::from_vec(name.to_vec()));

@@ -59,7 +59,7 @@ struct KnownProgram {
 
 #[derive(Clone)]
 struct KnownDirectory {
-    protection: Option<Protection>,
+    protection: Protection,
     asker: (u32, u32),
     at: Instant,
 }
@@ -200,7 +200,7 @@ impl Examiner {
         let (executable, places) = self.known_program(file, asker, wanted)?;
         Some(Found {
             executable,
-            workdir,
+            workdir: Some(workdir),
             places,
         })
     }
@@ -233,7 +233,7 @@ impl Examiner {
         Some((executable, places))
     }
 
-    fn known_directory(&self, path: &Path, asker: (u32, u32)) -> Option<Option<Protection>> {
+    fn known_directory(&self, path: &Path, asker: (u32, u32)) -> Option<Protection> {
         let known = self.known().directories.get(path).cloned()?;
         (known.asker == asker && known.at.elapsed() <= FRESH).then_some(known.protection)
     }
@@ -265,12 +265,12 @@ impl Examiner {
                 },
             );
         }
-        if directory.is_some() {
+        if let Some(protection) = directory {
             make_room(&mut known.directories);
             known.directories.insert(
                 workdir.to_owned(),
                 KnownDirectory {
-                    protection: directory,
+                    protection,
                     asker,
                     at,
                 },

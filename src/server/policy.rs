@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::reuse::GateVerdicts;
 use super::{ReusableVerdicts, Stopwatch};
-use crate::model::{InterceptedExec, SessionDescription, SessionEvent, Verdict};
+use crate::model::{ExecId, InterceptedExec, SessionDescription, SessionEvent, Verdict};
 use crate::program::Digest;
 
 /// A boxed future that may borrow.
@@ -36,6 +36,13 @@ pub trait EscalationPolicy: Send + Sync + 'static {
     /// each. Must not block.
     fn may_reuse(&self) -> bool {
         true
+    }
+
+    /// What the user may be told who waits for the verdict of an exec: who is asked, for what, how long.
+    /// `None` while no person is. Asked only of execs that have waited for a while. Must not block.
+    fn person_asked(&self, exec: ExecId) -> Option<String> {
+        let _ = exec;
+        None
     }
 
     /// Which digest of programs it wants to be told, at present. Must not block.

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -37,12 +38,16 @@ use crate::sys::spawn::{
 };
 use crate::wire::{
     self, Action as WireAction, CommandContext, EscalateRequest, EscalateResponse, Forward, Notice,
-    Refusal, SuperExecMessage, SuperExecResult,
+    Refusal, SuperExecMessage, SuperExecResult, WaitNotice,
 };
 
 /// How long a wrapper may take over a message that it owes, from the handshake or the answer before
 /// it on.
 const MESSAGE_TIME: Duration = Duration::from_secs(30);
+
+/// How long an exec waits before its user is told that a person is asked, and between looks at that.
+const BEFORE_NOTICE: Duration = Duration::from_secs(2);
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// How many signals for a command that is being started are kept.
 const MOST_EARLY: usize = 16;
@@ -81,6 +86,8 @@ struct Request<'a> {
     decided_in: Duration,
     /// The program as it was asked for, which may be relative.
     asked_file: OsString,
+    /// Whether the wrapper reads a notice before the answer.
+    notices: bool,
     /// What the session can write of the program, held open until the verdict.
     places: Vec<Place>,
     /// What is executed, once a verdict has escalated it.
@@ -158,6 +165,7 @@ impl<'a> Request<'a> {
             delivered: began,
             decided_in: Duration::ZERO,
             asked_file: OsString::new(),
+            notices: false,
             places: Vec::new(),
             escalation: None,
             refusal: None,
@@ -278,6 +286,7 @@ impl<'a> Request<'a> {
             Ok(request) => {
                 self.held = frame.held;
                 self.asked_file.clone_from(&request.file);
+                self.notices = request.notices;
                 let mut exec = self.intercepted(request);
                 let wanted = self.shared.policy.wanted_digest();
                 let examiner = &self.shared.examiner;
@@ -358,19 +367,32 @@ impl<'a> Request<'a> {
         }
         let asked = verdicts.age();
         let asked_at = Instant::now();
-        tokio::select! {
-            biased;
-            () = over.cancelled() => self.session_over(),
-            verdict = policy.decide(&exec) => {
-                self.decided_in = asked_at.elapsed();
-                let verdict = denied_on_error(verdict);
-                verdicts.keep(&exec, self.pidfd.as_ref(), &verdict, asked);
-                Input::Decided(verdict)
+        let mut deciding = policy.decide(&exec);
+        let mut notice = pin!(tokio::time::sleep(BEFORE_NOTICE));
+        let mut is_to_be_told = self.notices;
+        loop {
+            tokio::select! {
+                biased;
+                () = over.cancelled() => return self.session_over(),
+                verdict = &mut deciding => {
+                    self.decided_in = asked_at.elapsed();
+                    let verdict = denied_on_error(verdict);
+                    verdicts.keep(&exec, self.pidfd.as_ref(), &verdict, asked);
+                    return Input::Decided(verdict);
+                }
+                frame = self.connection.receive(0) => match frame {
+                    // A wrapper has nothing to say now.
+                    Ok(_) | Err(_) => return Input::AskerGone,
+                },
+                () = notice.as_mut(), if is_to_be_told => match policy.person_asked(exec.id) {
+                    Some(waiting) => {
+                        is_to_be_told = false;
+                        // The wrapper has read nothing yet, so there is room; else it learns less.
+                        let _ = self.connection.send(&WaitNotice { waiting }).await;
+                    }
+                    None => notice.as_mut().reset(Instant::now() + BETWEEN_LOOKS),
+                },
             }
-            frame = self.connection.receive(0) => match frame {
-                // A wrapper has nothing to say now.
-                Ok(_) | Err(_) => Input::AskerGone,
-            },
         }
     }
 
@@ -563,7 +585,7 @@ impl<'a> Request<'a> {
         self.shared.policy.observe(SessionEvent::ExecDecided {
             exec: exec.id,
             verdict,
-            environment: escalation.map(|escalation| escalation.difference.clone()),
+            environment: escalation.map(|escalation| Box::new(escalation.difference.clone())),
             waited: self.delivered - self.began,
             decided_in: self.decided_in,
             at: SystemTime::now(),

@@ -6,6 +6,11 @@ use std::time::Duration;
 
 use super::check;
 
+#[allow(clippy::cast_possible_truncation, reason = "structures of a few bytes")]
+const fn length_of<T>(_: &T) -> libc::socklen_t {
+    size_of::<T>() as libc::socklen_t
+}
+
 /// One record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
@@ -32,7 +37,12 @@ pub enum Lacking {
 const READ_LOG: u32 = 1;
 /// `AUDIT_GET`.
 const GET: u16 = 1000;
-/// `struct nlmsghdr`.
+/// `AF_NETLINK`.
+const FAMILY: libc::sa_family_t = 16;
+/// `NLM_F_REQUEST` and `NLMSG_ERROR`, `linux/netlink.h`.
+const REQUEST: u16 = 1;
+const ERROR: u16 = 2;
+/// Length of `struct nlmsghdr`.
 const HEADER: usize = 16;
 /// Where `struct audit_status` has whether it is on.
 const ENABLED: std::ops::Range<usize> = HEADER + 4..HEADER + 8;
@@ -61,7 +71,7 @@ impl Records {
                 libc::SOL_SOCKET,
                 libc::SO_RCVBUFFORCE,
                 (&raw const room).cast(),
-                size_of_val(&room) as libc::socklen_t,
+                length_of(&room),
             )
         };
         Ok(Self(socket))
@@ -93,14 +103,14 @@ fn open(groups: u32) -> io::Result<OwnedFd> {
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: all zeroes is a valid address: the kernel chooses a number.
     let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
-    address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+    address.nl_family = FAMILY;
     address.nl_groups = groups;
     // SAFETY: the address is readable for its size.
     check(unsafe {
         libc::bind(
             socket.as_raw_fd(),
             (&raw const address).cast(),
-            size_of_val(&address) as libc::socklen_t,
+            length_of(&address),
         )
     })?;
     Ok(socket)
@@ -110,9 +120,9 @@ fn open(groups: u32) -> io::Result<OwnedFd> {
 fn is_on() -> io::Result<bool> {
     let socket = open(0)?;
     let mut question = [0_u8; HEADER];
-    question[..4].copy_from_slice(&(HEADER as u32).to_ne_bytes());
+    question[..4].copy_from_slice(&16_u32.to_ne_bytes());
     question[4..6].copy_from_slice(&GET.to_ne_bytes());
-    question[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    question[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
     // SAFETY: the question is readable.
     check(unsafe {
         libc::send(
@@ -128,7 +138,7 @@ fn is_on() -> io::Result<bool> {
         match (kind, answer.get(ENABLED)) {
             (Some(true), Some(enabled)) => return Ok(enabled.iter().any(|byte| *byte != 0)),
             // An error message: not allowed.
-            _ if answer.get(4..6) == Some(&(libc::NLMSG_ERROR as u16).to_ne_bytes()) => {
+            _ if answer.get(4..6) == Some(&ERROR.to_ne_bytes()) => {
                 return Err(io::ErrorKind::PermissionDenied.into());
             }
             _ => {}

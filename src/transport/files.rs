@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+use tokio_rustls::rustls::crypto::{self, CryptoProvider};
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, RootCertStore};
@@ -86,7 +86,7 @@ pub enum CredentialError {
 /// What the cryptography of TLS is done with.
 #[must_use]
 pub fn cryptography() -> Arc<CryptoProvider> {
-    Arc::new(ring::default_provider())
+    Arc::new(crypto::ring::default_provider())
 }
 
 /// Reads a file that anyone may know, such as certificates.

@@ -56,6 +56,8 @@ pub struct EscalateRequest {
     pub workdir: OsString,
     /// The process's environment, without the variables of the session.
     pub env: Environment,
+    /// Whether the wrapper reads a [`WaitNotice`] before the answer.
+    pub notices: bool,
 }
 
 impl EscalateRequest {
@@ -75,12 +77,14 @@ impl EscalateRequest {
                 argv: raw.argv.0.into_iter().map(Raw::into_os_string).collect(),
                 workdir: raw.workdir.into_os_string(),
                 env: Environment(raw.env.0.into_iter().map(Raw::into_os_string).collect()),
+                notices: encoded.notices,
             },
             None => Self {
                 file: encoded.file.into_owned().into(),
                 argv: encoded.argv.0.into_iter().map(OsString::from).collect(),
                 workdir: encoded.workdir.into_owned().into(),
                 env: Environment(encoded.env.0),
+                notices: encoded.notices,
             },
         };
         let has_nul = |string: &OsString| string.as_encoded_bytes().contains(&0);
@@ -111,6 +115,8 @@ pub struct RequestFields<'a> {
     pub workdir: &'a [u8],
     /// Entries of the environment, each usually `NAME=value`.
     pub env: Vec<&'a [u8]>,
+    /// As in [`EscalateRequest`].
+    pub notices: bool,
 }
 
 impl Serialize for RequestFields<'_> {
@@ -136,6 +142,9 @@ impl Serialize for RequestFields<'_> {
         map.serialize_entry("env", &Entries(&self.env))?;
         if let Some(raw) = raw {
             map.serialize_entry("raw", &raw)?;
+        }
+        if self.notices {
+            map.serialize_entry("notices", &true)?;
         }
         map.end()
     }
@@ -185,6 +194,8 @@ struct EncodedRequest<'a> {
     env: EntryList,
     #[serde(default)]
     raw: Option<RawRequest<'static>>,
+    #[serde(default)]
+    notices: bool,
 }
 
 /// A JSON object as entries `NAME=value`, in its order and with what repeats.
@@ -292,6 +303,13 @@ impl<'de> Deserialize<'de> for Raw<'_> {
             .map_err(serde::de::Error::custom)?;
         Ok(Self(Cow::Owned(bytes)))
     }
+}
+
+/// What a server may send before its answer, to a wrapper that asked for it: the answer takes a person.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitNotice {
+    /// For the user who waits: who is asked, for what, how long.
+    pub waiting: String,
 }
 
 /// What the server answers.
@@ -449,6 +467,7 @@ mod tests {
                 argv: argv.iter().map(Vec::as_slice).collect(),
                 workdir: b"/",
                 env: env.iter().map(Vec::as_slice).collect(),
+                notices: false,
             });
             let bytes = |strings: Vec<OsString>| -> Vec<_> {
                 strings.into_iter().map(OsString::into_vec).collect()
@@ -476,6 +495,7 @@ mod tests {
             argv: vec![b"git", b"push"],
             workdir: b"/src",
             env: vec![b"HOME=/root", b"EQ=a=b"],
+            notices: false,
         });
         let expected = serde_json::json!({
             "file": "/usr/bin/git", "argv": ["git", "push"], "workdir": "/src",
@@ -492,6 +512,7 @@ mod tests {
             argv: vec![b"\xfe\x80"],
             workdir: b"/",
             env: vec![b"A=\xff", b"NO_EQUALS_SIGN"],
+            notices: false,
         });
         assert_eq!(json["argv"][0], "\u{fffd}\u{fffd}");
         assert_eq!(request.file.into_vec(), b"/bin/\xff");
@@ -507,6 +528,7 @@ mod tests {
             argv: vec![],
             workdir: b"/",
             env: vec![b"Z=1", b"A=2", b"Z=3", b"=odd=4"],
+            notices: false,
         });
         assert_eq!(request.env.0, ["Z=1", "A=2", "Z=3", "=odd=4"]);
         assert!(request.argv.is_empty());
@@ -556,6 +578,29 @@ mod tests {
             error.to_string().contains("more than 1048576 strings"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn notices_are_asked_for_by_a_field_that_may_be_missing() {
+        let fields = |notices| RequestFields {
+            file: b"/bin/x",
+            argv: vec![],
+            workdir: b"/",
+            env: vec![],
+            notices,
+        };
+        let (json, request) = round_trip(&fields(true));
+        assert_eq!(json["notices"], true);
+        assert!(request.notices);
+        let (json, request) = round_trip(&fields(false));
+        assert_eq!(json.get("notices"), None);
+        assert!(!request.notices);
+        // Neither frame is taken for the other.
+        let notice = br#"{"waiting":"for ada"}"#;
+        assert!(decode::<EscalateResponse>("EscalateResponse", notice).is_err());
+        let notice: WaitNotice = decode("WaitNotice", notice).unwrap();
+        assert_eq!(notice.waiting, "for ada");
+        assert!(decode::<WaitNotice>("WaitNotice", br#"{"action":"Run"}"#).is_err());
     }
 
     #[test]

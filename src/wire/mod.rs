@@ -4,6 +4,7 @@
 //! wrapper                                   server
 //!    │── datagram 0x00 + one descriptor ──────►│   handshake, on the inherited socket
 //!    │── EscalateRequest ─────────────────────►│   from here on, on the request's own stream
+//!    │◄─────────────────────────── WaitNotice ─│   if asked for, while a person decides
 //!    │◄──────────────────── EscalateResponse ──│
 //!    │── SuperExecMessage + descriptors ──────►│   after Escalate only
 //!    │── Forward ─────────────────────────────►│   any number
@@ -23,7 +24,7 @@ mod refusal;
 pub use frame::{FrameError, FrameReader, MAX_FOLLOWING_FRAME, MAX_FRAME, PREFIX, encode};
 pub use message::{
     Action, CommandContext, DecodeError, EscalateRequest, EscalateResponse, Forward, Notice,
-    RequestFields, SuperExecMessage, SuperExecResult, decode,
+    RequestFields, SuperExecMessage, SuperExecResult, WaitNotice, decode,
 };
 pub use refusal::{Contents, Refusal};
 

@@ -1,17 +1,20 @@
 use std::ffi::{CStr, OsString};
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use super::Failure;
+use super::{Failure, say};
 use crate::sys::context::RaisedOpenFiles;
 use crate::sys::descriptor;
 use crate::sys::entry::Invocation;
 use crate::sys::socket::{self, Kind, Wait};
 use crate::wire::{
     self, Action, EscalateResponse, FrameReader, HANDSHAKE, RequestFields, SESSION_VARIABLES,
-    SOCKET_VARIABLE,
+    SOCKET_VARIABLE, WaitNotice,
 };
+
+/// Most characters of what is said while a person decides.
+const MOST_NOTICE: usize = 1_000;
 
 /// A question that the gate has got.
 pub(super) struct Question {
@@ -43,6 +46,8 @@ pub(super) fn ask(invocation: Invocation, file: &CStr) -> Result<Question, Failu
             .map(CStr::to_bytes)
             .filter(|entry| !SESSION_VARIABLES.iter().any(|name| is_named(entry, name)))
             .collect(),
+        // Nobody reads a line that goes elsewhere, and programs may not expect it there.
+        notices: io::stderr().is_terminal(),
     };
     let frame = wire::encode(&request).map_err(|error| {
         Failure::new(
@@ -89,17 +94,26 @@ pub(super) fn ask(invocation: Invocation, file: &CStr) -> Result<Question, Failu
 impl Question {
     /// Waits for the verdict.
     pub(super) fn answer(&mut self) -> Result<Action, Failure> {
-        let message = self.read_frame()?;
-        let response: EscalateResponse =
-            wire::decode("EscalateResponse", &message).map_err(|error| {
-                Failure::new(
-                    "understand the gate",
-                    error,
-                    "gate and wrapper may be of different versions; nothing was run",
-                )
-            })?;
-        self.gate_tells_stops = response.notices == Some(true);
-        Ok(response.action)
+        loop {
+            let message = self.read_frame()?;
+            let error = match wire::decode::<EscalateResponse>("EscalateResponse", &message) {
+                Ok(response) => {
+                    self.gate_tells_stops = response.notices == Some(true);
+                    return Ok(response.action);
+                }
+                Err(error) => error,
+            };
+            match wire::decode::<WaitNotice>("WaitNotice", &message) {
+                Ok(notice) => say(&format_args!("execgate: {}", one_line(&notice.waiting))),
+                Err(_) => {
+                    return Err(Failure::new(
+                        "understand the gate",
+                        error,
+                        "gate and wrapper may be of different versions; nothing was run",
+                    ));
+                }
+            }
+        }
     }
 
     /// Waits for one whole message.
@@ -118,6 +132,17 @@ impl Question {
             }
         }
     }
+}
+
+/// Text as one line that does nothing to a terminal, and not a long one.
+fn one_line(text: &str) -> String {
+    let plain = |character: char| match character {
+        character if character.is_control() => '\u{fffd}',
+        // What turns the direction of the text around.
+        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
+        character => character,
+    };
+    text.chars().take(MOST_NOTICE).map(plain).collect()
 }
 
 /// Sends the gate its end of the stream.

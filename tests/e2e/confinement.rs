@@ -1,5 +1,10 @@
 //! What commands can and can't do in each sandbox, as root and as an ordinary user.
 
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "a stage is its test's, which may change it"
+)]
+
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -374,7 +379,7 @@ fn there_is_no_network_and_no_named_socket(stage: Stage) {
 
 fn the_gate_is_out_of_reach(stage: Stage) {
     stage.cannot("test $PPID -gt 2 && kill -0 $PPID");
-    stage.cannot("cat /proc/$PPID/environ | tr '\\0' '\\n' | grep THE_GATES && test $PPID != 1");
+    stage.cannot("test $PPID -gt 2 && cat /proc/$PPID/environ | tr '\\0' '\\n' | grep THE_GATES");
     for name in [
         "environ",
         "maps",
@@ -390,7 +395,7 @@ fn the_gate_is_out_of_reach(stage: Stage) {
     }
     stage.cannot("test $PPID -gt 2 && readlink /proc/$PPID/fd/0");
     // What it has open is what it was given: standard descriptors and the session's socket.
-    let done = stage.can("for f in /proc/self/fd/*; do readlink $f; done");
+    let done = stage.can("for f in /proc/self/fd/*; do readlink $f; done; true");
     let sockets = done
         .output()
         .lines()

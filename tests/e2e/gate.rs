@@ -65,6 +65,33 @@ impl Gate {
         Self::serve(shell, rules, "127.0.0.1:0", directory)
     }
 
+    /// With a policy service whose operators, by name, have files of tokens, on a Unix socket.
+    pub(crate) fn with_operators(shell: &Shell, rules: &str, operators: &[&str]) -> Self {
+        let directory = directory();
+        let mut lines = String::new();
+        for name in operators {
+            let mut command = Command::new(EXECGATE);
+            command.args(["token", name, "--write"]);
+            command.arg(directory.path().join(format!("{name}.token")));
+            lines += &process::run(&mut command).exits(0).output();
+        }
+        std::fs::write(directory.path().join("operators"), lines).expect("a file");
+        let place = tempfile::tempdir().expect("a directory");
+        let listen = format!("unix:{}", place.path().join("policy.sock").display());
+        let mut gate = Self::serve(shell, rules, &listen, directory);
+        gate.socket_place = Some(place);
+        gate
+    }
+
+    /// A command of an operator, such as `approvals list`, with a file of a token in the scenario's directory.
+    pub(crate) fn operate(&self, token: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(EXECGATE);
+        command.args(arguments).args(["--service", &self.url]);
+        command.arg("--token-file").arg(self.path(token));
+        self.settle(&mut command);
+        command
+    }
+
     fn with_rules_at(shell: &Shell, rules: &str, listen: &str) -> Self {
         Self::serve(shell, rules, listen, directory())
     }

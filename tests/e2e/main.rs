@@ -12,6 +12,7 @@
     reason = "what fails here fails the test"
 )]
 
+mod approvals;
 mod broken_services;
 mod bytes;
 mod command_line;

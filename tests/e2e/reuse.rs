@@ -1,7 +1,13 @@
 //! Verdicts that are given for reuse: what they decide, what they don't, and that each use is told.
 
+use execgate::pb::v1::session_request::Event;
+use execgate::pb::v1::session_response::Answer;
+use execgate::pb::v1::verdict::Decision;
+use execgate::pb::v1::{Reuse, ReuseScope, Run, Verdict};
+
 use crate::gate::{Exec, Gate, verdicts};
 use crate::machine::{Shell, in_both_shells};
+use crate::peer::Peer;
 
 in_both_shells! {
     a_verdict_is_used_again_for_the_same_command_only,
@@ -9,6 +15,7 @@ in_both_shells! {
     a_program_that_has_changed_is_asked_about_again,
     each_kind_of_verdict_can_be_used_again,
     new_rules_end_the_use_of_old_verdicts,
+    a_verdict_of_a_new_revision_ends_the_use_of_those_before,
     a_verdict_for_reuse_holds_while_the_service_is_away,
     the_owner_may_have_each_exec_asked_about,
 }
@@ -125,6 +132,45 @@ fn new_rules_end_the_use_of_old_verdicts(shell: &Shell) {
         ("deny", "verdict")
     );
     assert_eq!(codes(&execs, "expr")[..2], ["verdict", "reused"]);
+}
+
+/// Tells which programs it is asked about, and says nothing but verdicts: for `date` by new rules.
+async fn answer_by_revisions(mut peer: Peer) -> Vec<String> {
+    let mut asked = Vec::new();
+    let mut call = peer.call().await;
+    while let Some(event) = call.event().await {
+        let Some(Event::ExecRequested(question)) = event.event else {
+            continue;
+        };
+        let program = String::from_utf8_lossy(&question.file).into_owned();
+        let name = program.rsplit('/').next().unwrap_or_default();
+        let revision = if name == "date" { "new" } else { "old" };
+        asked.push(name.to_owned());
+        call.answer(Answer::Verdict(Verdict {
+            exec_id: question.exec_id,
+            decision: Some(Decision::Run(Run {})),
+            policy_revision: revision.to_owned(),
+            reuse: Some(Reuse {
+                valid_for: Some(prost_types::Duration {
+                    seconds: 600,
+                    nanos: 0,
+                }),
+                scope: ReuseScope::SameExec.into(),
+                ..Reuse::default()
+            }),
+            ..Verdict::default()
+        }))
+        .await;
+    }
+    asked
+}
+
+fn a_verdict_of_a_new_revision_ends_the_use_of_those_before(shell: &Shell) {
+    let gate = Gate::with_script(shell, answer_by_revisions);
+    gate.exec("expr 1; expr 1; date >/dev/null; expr 1")
+        .exits(0)
+        .prints("1\n1\n1\n");
+    assert_eq!(gate.told(), ["expr", "date", "expr"]);
 }
 
 fn a_verdict_for_reuse_holds_while_the_service_is_away(shell: &Shell) {

@@ -15,7 +15,7 @@ pub(crate) struct Policyd {
 }
 
 impl Policyd {
-    /// Starts it on the rules, the data and, where there are some, the tokens of `directory`, and waits
+    /// Starts it on the rules, the data and, where there are some, the tokens and operators of `directory`, and waits
     /// until it listens.
     pub(crate) fn start(directory: &Path, listen: &str) -> Self {
         let mut command = Command::new(POLICYD);
@@ -34,6 +34,12 @@ impl Policyd {
             .current_dir(directory);
         if directory.join("tokens").exists() {
             command.args(["--tokens", "tokens"]);
+        }
+        if directory.join("operators").exists() {
+            command.args(["--operators", "operators"]);
+        }
+        if let Ok(url) = std::fs::read_to_string(directory.join("webhook")) {
+            command.args(["--webhook", &url, "--webhook-secret", "secret"]);
         }
         let mut running = Running::start(&mut command);
         running.wait_for("\n");

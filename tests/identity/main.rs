@@ -16,6 +16,7 @@ mod floods;
 #[allow(dead_code, reason = "the tests of the link use the rest")]
 mod gate;
 mod hostile;
+mod operators;
 mod pki;
 #[path = "../e2e/process.rs"]
 #[allow(dead_code, reason = "the tests of the whole use the rest")]

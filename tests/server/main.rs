@@ -238,6 +238,31 @@ async fn no_process_of_an_escalated_command_outlives_its_session() {
 }
 
 #[tokio::test]
+async fn what_detached_itself_is_asked_to_end_before_it_is_killed() {
+    let session = start(Scripted::always(ESCALATE));
+    let directory = tempfile::tempdir().unwrap();
+    let [ready, asked] = ["ready", "asked"].map(|name| directory.path().join(name));
+    let script = format!(
+        "setsid sh -c 'trap \"echo > {}; exit\" TERM; echo > {}; sleep 1000 & wait' \
+         </dev/null >/dev/null 2>&1 &",
+        asked.display(),
+        ready.display()
+    );
+    let got = output(wrapped(&session, "/bin/sh", &["sh", "-c", &script])).await;
+    assert!(got.status.success(), "{got:?}");
+    let appears = async {
+        while !ready.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, appears).await.unwrap();
+    session
+        .end(SessionEndReason::Completed, String::new(), None)
+        .await;
+    assert!(asked.exists(), "it was killed unasked");
+}
+
+#[tokio::test]
 async fn execs_of_a_session_form_a_tree() {
     let policy = Scripted::always(EscalationDecision::Run);
     let session = start(policy.clone());

@@ -43,7 +43,7 @@ type Decide = dyn Fn(&InterceptedExec) -> Option<EscalationDecision> + Send + Sy
 /// and told.
 pub struct Scripted {
     decide: Box<Decide>,
-    terms: EscalationTerms,
+    terms: Box<EscalationTerms>,
     pub asked: Mutex<Vec<InterceptedExec>>,
     pub told: Mutex<Vec<SessionEvent>>,
 }
@@ -54,7 +54,7 @@ impl Scripted {
     ) -> Arc<Self> {
         Arc::new(Self {
             decide: Box::new(decide),
-            terms: EscalationTerms::default(),
+            terms: Box::default(),
             asked: Mutex::default(),
             told: Mutex::default(),
         })
@@ -64,7 +64,7 @@ impl Scripted {
     /// be any program.
     pub fn changing_nothing(self: Arc<Self>) -> Arc<Self> {
         let mut policy = Arc::into_inner(self).expect("a policy that nobody uses yet");
-        policy.terms = EscalationTerms {
+        *policy.terms = EscalationTerms {
             environment: EnvironmentRules {
                 keep: vec![NamePattern::all()],
                 ..EnvironmentRules::default()

@@ -106,7 +106,8 @@ async fn what_a_program_in_front_has_set_for_what_is_escalated() {
                 } else {
                     EscalationDecision::Run
                 })
-            });
+            })
+            .changing_nothing();
             let gated = wait_with_policy(&text, shell, &place, policy).await;
             assert!(native.stdout.len() > 1000, "{native:?}");
             let lines = |output: &Output| -> Vec<String> {

@@ -58,11 +58,11 @@ async fn nothing_better_than_the_gates_own_is_granted() {
         .output()
         .unwrap();
     let (mut reader, writer) = std::io::pipe().unwrap();
-    // Of limits and priorities the highest there are; FIFO is 1; of a domain that all that can be read
-    // can be executed.
+    // Of limits and priorities the highest there are; FIFO is 1; of a domain that there is something at
+    // address 0.
     let limits: Vec<_> = (0..16).map(|limit| (limit, u64::MAX, u64::MAX)).collect();
     let message = serde_json::json!({"fds": [1], "context": {
-        "nice": -11, "io_priority": (1 << 13) | 4, "scheduler": 1, "personality": 0x0040_0000,
+        "nice": -11, "io_priority": (1 << 13) | 4, "scheduler": 1, "personality": 0x0010_0000,
         "oom_score_adj": -500, "limits": limits,
     }});
     let answer = escalated("/", script, message, &[writer.as_fd()]).await;
@@ -71,6 +71,17 @@ async fn nothing_better_than_the_gates_own_is_granted() {
     reader.read_to_string(&mut said).unwrap();
     assert_eq!(answer, r#"{"exit_code":0}"#, "{said}");
     assert_eq!(said, String::from_utf8(natively.stdout).unwrap());
+}
+
+#[tokio::test]
+async fn who_says_nothing_of_its_file_mode_mask_gets_the_usual_one() {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let message = serde_json::json!({"fds": [1]});
+    escalated("/", "umask", message, &[writer.as_fd()]).await;
+    drop(writer);
+    let mut said = String::new();
+    reader.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "0022\n");
 }
 
 #[tokio::test]

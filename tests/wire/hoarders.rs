@@ -114,3 +114,14 @@ async fn who_does_not_read_the_answer_is_let_go_with_the_session() {
     .await
     .unwrap();
 }
+
+#[tokio::test]
+async fn what_follows_a_request_is_short() {
+    let session = start(Scripted::always(ESCALATE));
+    let mut stream = handshake(&session);
+    stream.write_all(&frame(SLEEP)).unwrap();
+    read_frame(&stream).await;
+    stream.write_all(&70_000_u32.to_le_bytes()).unwrap();
+    let answer = read_frame(&stream).await;
+    assert!(answer.contains("the most allowed are 65536"), "{answer}");
+}

@@ -32,6 +32,9 @@ const SHOWN_LABELS: usize = 16 << 10;
 /// Longest sentence of a rule that is shown, in bytes.
 const SHOWN_REASON: usize = 4 << 10;
 
+/// Names of variables that come and go as a shell does its work, and that no program is led astray by.
+const SHELLS_OWN: [&[u8]; 4] = [b"_", b"OLDPWD", b"PWD", b"SHLVL"];
+
 /// SHA-256 of all that makes two execs the same for whoever decides.
 pub(in crate::policyd) type QuestionDigest = [u8; 32];
 
@@ -60,16 +63,18 @@ pub(in crate::policyd) fn digest_of(exec: &v1::ExecRequested) -> QuestionDigest 
     for argument in &exec.arguments {
         part(argument);
     }
-    part(&environment_digest(exec));
+    part(&circumstances_digest(exec));
     digest.finalize().into()
 }
 
-/// Names the set of names in an environment.
-pub(super) fn environment_digest(exec: &v1::ExecRequested) -> [u8; 32] {
+/// Names what else a command depends on: the set of names in its environment, but for those that shells set
+/// and take away by themselves, and which file the program is.
+pub(super) fn circumstances_digest(exec: &v1::ExecRequested) -> [u8; 32] {
     let mut names: Vec<&[u8]> = exec
         .environment_names
         .iter()
         .map(|name| &name[..])
+        .filter(|name| !SHELLS_OWN.contains(name))
         .collect();
     names.sort_unstable();
     names.dedup();
@@ -77,6 +82,11 @@ pub(super) fn environment_digest(exec: &v1::ExecRequested) -> [u8; 32] {
     for name in names {
         digest.update((name.len() as u64).to_le_bytes());
         digest.update(name);
+    }
+    if let Some(executable) = &exec.executable {
+        digest.update(&executable.real_path);
+        let version = executable.file_version.unwrap_or_default();
+        digest.update(prost::Message::encode_to_vec(&version));
     }
     digest.finalize().into()
 }
@@ -122,6 +132,7 @@ pub(super) fn opened(question: &Question<'_>, id: String, now: SystemTime) -> pb
                 .collect(),
             user_id: process.user_id,
             process_id: process.process_id,
+            executable: exec.executable.clone(),
         }),
         session: Some(pb::AskedSession {
             session_id: session.id.clone(),

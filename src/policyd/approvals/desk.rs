@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{broadcast, mpsc};
 
 use super::approval::{
-    self, CODE_OVERLOADED, CODE_TOO_LONG, LONGEST_COMMAND, Question, denial, digest_of,
-    environment_digest, time,
+    self, CODE_OVERLOADED, CODE_TOO_LONG, LONGEST_COMMAND, Question, circumstances_digest, denial,
+    digest_of, time,
 };
 use super::grants::{self, Grants, Remembered};
 use super::ledger::{Change, Kept, Ledger, NotRecorded, Recorded};
@@ -213,13 +213,13 @@ impl Desk {
         let size = approval::command_size(question.exec);
         let refused = |code: &str, reason: String| {
             Answered::Decided(Box::new(v1::Verdict {
-                service_time: None,
                 exec_id: question.exec.exec_id,
                 decision: Some(denial(reason)),
                 reason_code: code.to_owned(),
                 rule: question.ruling.rule.clone(),
                 policy_revision: question.revision.to_owned(),
                 reuse: None,
+                service_time: None,
             }))
         };
         let mut state = self.lock();
@@ -264,7 +264,7 @@ impl Desk {
         let recorded = Recorded {
             approval: approval::opened(question, id, now),
             question: digest,
-            environment: environment_digest(question.exec),
+            circumstances: circumstances_digest(question.exec),
         };
         let answered = pending(&recorded.approval, now);
         state.insert(recorded.clone(), Some(waiter.clone()), None);
@@ -272,7 +272,8 @@ impl Desk {
         // Before anybody else sees it, so that what is recorded next is newer.
         self.note(Change::Approval(Box::new(recorded.clone())));
         drop(state);
-        tracing::info!(
+        // A session can have as many as it likes, one after the other.
+        tracing::debug!(
             session = question.session.id,
             exec = question.exec.exec_id,
             gate = %question.session.gate,
@@ -295,14 +296,23 @@ impl Desk {
         let approval = &recorded.approval;
         self.tell(pb::ApprovalChange::Closed, approval);
         let resolution = approval.resolution.clone().unwrap_or_default();
-        tracing::info!(
-            approval = approval.approval_id,
-            session = approval.session.as_ref().map(|session| &session.session_id),
-            exec = approval.exec.as_ref().map(|exec| exec.exec_id),
-            by = resolution.resolved_by,
-            "{}",
-            approval.state().as_str_name()
+        let session = approval.session.as_ref().map(|session| &session.session_id);
+        let exec = approval.exec.as_ref().map(|exec| exec.exec_id);
+        let (id, state) = (
+            &approval.approval_id,
+            super::json::state_name(approval.state()),
         );
+        match resolution.resolved_by.as_str() {
+            "" => tracing::debug!(approval = id, session, exec, state, "an approval is closed"),
+            by => tracing::info!(
+                approval = id,
+                session,
+                exec,
+                by,
+                state,
+                "an operator has decided"
+            ),
+        }
         self.note(Change::Approval(Box::new(recorded)));
     }
 
@@ -397,7 +407,7 @@ impl Desk {
         let remembered = grant.clone().map(|grant| Remembered {
             grant,
             effect: before.approval.effect.clone(),
-            environment: before.environment,
+            circumstances: before.circumstances,
         });
         let closing = Closing {
             state: match decision {
@@ -438,12 +448,12 @@ impl Desk {
             };
         };
         let evicted = remembered.and_then(|remembered| state.grants.add(remembered));
+        let approval = recorded.approval.clone();
+        self.closed(recorded);
         drop(state);
         if let Some(evicted) = evicted {
             self.note(Change::Forget(vec![evicted]));
         }
-        let approval = recorded.approval.clone();
-        self.closed(recorded);
         Ok(Resolved {
             outcome: pb::ResolveOutcome::Resolved,
             approval,
@@ -451,7 +461,7 @@ impl Desk {
     }
 
     /// Closes what has expired, or whose gate doesn't come back; forgets what holds no longer.
-    fn sweep(&self, now: SystemTime) {
+    pub(super) fn sweep(&self, now: SystemTime) {
         let mut state = self.lock();
         let expired = state.open(|entry| time(entry.recorded.approval.expires_at) <= now);
         for number in expired {

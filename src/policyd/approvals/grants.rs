@@ -2,8 +2,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
 
 use super::approval::{
-    CODE_REMEMBERED, CODE_REMEMBERED_DENIAL, Question, decision_of, denial, denied_by, effect_of,
-    environment_digest, time,
+    CODE_REMEMBERED, CODE_REMEMBERED_DENIAL, Question, circumstances_digest, decision_of, denial,
+    denied_by, effect_of, time,
 };
 use crate::pb::approval::v1::{self as pb, approval::Effect};
 use crate::pb::v1;
@@ -22,8 +22,8 @@ pub(in crate::policyd) struct Remembered {
     pub(super) grant: pb::Grant,
     /// What was approved.
     pub(super) effect: Option<Effect>,
-    /// Names the set of names in the environment.
-    pub(super) environment: [u8; 32],
+    /// Names what else the command depends on.
+    pub(super) circumstances: [u8; 32],
 }
 
 /// The decisions that hold for later execs, the earliest first.
@@ -75,12 +75,12 @@ impl Grants {
         if self.0.is_empty() {
             return None;
         }
-        let environment = environment_digest(question.exec);
+        let circumstances = circumstances_digest(question.exec);
         let effect = effect_of(question);
         let mut all = self.0.iter_mut().rev();
         let remembered = all.find(|remembered| {
             time(remembered.grant.expires_at) > now
-                && remembered.environment == environment
+                && remembered.circumstances == circumstances
                 && remembered.effect == effect
                 && covers(&remembered.grant, question)
         })?;
@@ -96,7 +96,7 @@ impl Grants {
                 CODE_REMEMBERED_DENIAL,
             ),
         };
-        tracing::info!(
+        tracing::debug!(
             session = question.session.id,
             exec = question.exec.exec_id,
             approval = grant.approval_id,
@@ -104,13 +104,13 @@ impl Grants {
             "decided by an earlier decision of an operator's ({code})"
         );
         Some(v1::Verdict {
-            service_time: None,
             exec_id: question.exec.exec_id,
             decision: Some(decision),
             reason_code: code.to_owned(),
             rule: question.ruling.rule.clone(),
             policy_revision: question.revision.to_owned(),
             reuse: None,
+            service_time: None,
         })
     }
 }

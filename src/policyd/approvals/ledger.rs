@@ -5,7 +5,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use prost::Message as _;
 use rusqlite::{Connection, OpenFlags, Transaction, params};
@@ -44,14 +44,14 @@ CREATE TABLE approvals (
     session_id  TEXT NOT NULL,
     exec_id     INTEGER NOT NULL,
     question    BLOB NOT NULL,
-    environment BLOB NOT NULL,
+    circumstances BLOB NOT NULL,
     approval    BLOB NOT NULL
 );
 CREATE INDEX approvals_by_state ON approvals (state, opened_ns);
 CREATE INDEX approvals_by_exec ON approvals (session_id, exec_id);
 CREATE TABLE grants (
     approval_id TEXT PRIMARY KEY,
-    environment BLOB NOT NULL,
+    circumstances BLOB NOT NULL,
     effect      BLOB NOT NULL,
     granted     BLOB NOT NULL
 );
@@ -77,7 +77,7 @@ pub(in crate::policyd) struct Termination {
 pub(super) struct Recorded {
     pub(super) approval: pb::Approval,
     pub(super) question: QuestionDigest,
-    pub(super) environment: [u8; 32],
+    pub(super) circumstances: [u8; 32],
 }
 
 /// What is to be written.
@@ -88,6 +88,8 @@ pub(super) enum Change {
     Decision(Box<Recorded>, Option<Box<Remembered>>),
     Forget(Vec<String>),
     Termination(Termination),
+    /// Nothing: what is queued is written, and that is all.
+    Close,
 }
 
 /// What a service begins with.
@@ -186,10 +188,21 @@ impl Ledger {
         self.write(Change::Termination(termination)).await
     }
 
-    /// Writes what is queued, and closes. Blocks.
+    /// Writes what is queued, and closes. Blocks, for some seconds at most.
     pub(in crate::policyd) fn close(self) {
         let Self { queue, writer } = self;
-        drop(queue);
+        let began = Instant::now();
+        let entry = || Entry {
+            change: Change::Close,
+            reply: None,
+        };
+        while let Err(mpsc::error::TrySendError::Full(_)) = queue.try_send(entry()) {
+            if began.elapsed() > 2 * PATIENCE {
+                tracing::error!("what is known of approvals can't be written; leaving it as it is");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let writer = writer
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -277,7 +290,7 @@ fn load(connection: &Connection, latest: usize) -> rusqlite::Result<Loaded> {
     // A row that can't be read, of a later version for example, is passed over: it denies.
     let approvals = connection
         .prepare(
-            "SELECT approval, question, environment FROM (
+            "SELECT approval, question, circumstances FROM (
                  SELECT * FROM approvals WHERE state = ?1
                  UNION ALL
                  SELECT * FROM (SELECT * FROM approvals WHERE state <> ?1 ORDER BY opened_ns DESC LIMIT ?2)
@@ -289,24 +302,24 @@ fn load(connection: &Connection, latest: usize) -> rusqlite::Result<Loaded> {
         })?
         .filter_map(Result::transpose)
         .map(|row| {
-            row.map(|(approval, (question, environment))| Recorded {
+            row.map(|(approval, (question, circumstances))| Recorded {
                 approval,
                 question,
-                environment,
+                circumstances,
             })
         })
         .collect::<rusqlite::Result<_>>()?;
     let grants = connection
-        .prepare("SELECT granted, effect, environment FROM grants ORDER BY rowid")?
+        .prepare("SELECT granted, effect, circumstances FROM grants ORDER BY rowid")?
         .query_map([], |row| {
             let (grant, effect): (Vec<u8>, Vec<u8>) = (row.get(0)?, row.get(1)?);
-            let environment = row.get(2)?;
+            let circumstances = row.get(2)?;
             let grant = pb::Grant::decode(&grant[..]).ok();
             let effect = pb::Approval::decode(&effect[..]).ok();
             Ok(grant.zip(effect).map(|(grant, effect)| Remembered {
                 grant,
                 effect: effect.effect,
-                environment,
+                circumstances,
             }))
         })?
         .filter_map(Result::transpose)
@@ -345,6 +358,9 @@ impl Writer {
             {
                 batch.push(next);
             }
+            let is_last = batch
+                .iter()
+                .any(|entry| matches!(entry.change, Change::Close));
             let written = self.commit(&batch).map_err(|error| {
                 if let Some(held_back) = FAILURES.admit() {
                     tracing::error!(held_back, "recording approvals: {error}");
@@ -354,6 +370,9 @@ impl Writer {
             for reply in batch.into_iter().filter_map(|entry| entry.reply) {
                 // Whoever waited may have gone.
                 let _ = reply.send(written.clone());
+            }
+            if is_last {
+                return;
             }
         }
     }
@@ -376,6 +395,7 @@ impl Writer {
                         forget.execute([grant])?;
                     }
                 }
+                Change::Close => {}
                 Change::Termination(termination) => {
                     transaction.execute(
                         "INSERT OR IGNORE INTO terminations VALUES (?1, ?2, ?3, ?4)",
@@ -430,7 +450,7 @@ fn write_approval(transaction: &Transaction<'_>, recorded: &Recorded) -> rusqlit
                 .as_ref()
                 .map_or(0, |exec| exec.exec_id.cast_signed()),
             recorded.question,
-            recorded.environment,
+            recorded.circumstances,
             approval.encode_to_vec(),
         ])?;
     Ok(())
@@ -445,7 +465,7 @@ fn write_grant(transaction: &Transaction<'_>, remembered: &Remembered) -> rusqli
         .prepare_cached("INSERT OR REPLACE INTO grants VALUES (?1, ?2, ?3, ?4)")?
         .execute(params![
             remembered.grant.approval_id,
-            remembered.environment,
+            remembered.circumstances,
             effect.encode_to_vec(),
             remembered.grant.encode_to_vec(),
         ])?;

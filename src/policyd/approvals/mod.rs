@@ -15,10 +15,16 @@
 mod approval;
 mod desk;
 mod grants;
+pub(crate) mod json;
 mod ledger;
 mod service;
 
 pub(super) use approval::{Question, command_line};
-pub(super) use desk::{Answered, CLOSED as MOST_CLOSED, Control, Desk, WAITING_OF_ONE_SESSION};
+pub(super) use desk::{
+    Answered, CLOSED as MOST_CLOSED, Control, Desk, Happened, WAITING_OF_ONE_SESSION,
+};
 pub(super) use ledger::{Ledger, Loaded, Termination};
 pub(super) use service::Approvals;
+
+#[cfg(test)]
+mod tests;

@@ -29,6 +29,7 @@ use crate::pb::audit::{
 };
 use crate::policyd::admission::{Admission, Admitted, Bounds};
 use crate::policyd::authenticate::{Reader, reader, revoked};
+use crate::policyd::numbers::{Counted, ServiceNumbers};
 use crate::policyd::operators::Operator;
 use crate::policyd::store::{self, Filter, Link, Store, Want};
 use crate::policyd::throttle::Throttle;
@@ -64,6 +65,7 @@ pub(crate) struct StoreAudit {
     tokens: Option<watch::Receiver<Arc<Tokens<Operator>>>>,
     watchers: Admission<String>,
     readers: Arc<Semaphore>,
+    numbers: Arc<ServiceNumbers>,
     stopping: CancellationToken,
 }
 
@@ -71,6 +73,7 @@ impl StoreAudit {
     pub(crate) fn new(
         store: Option<Store>,
         tokens: Option<watch::Receiver<Arc<Tokens<Operator>>>>,
+        numbers: Arc<ServiceNumbers>,
         stopping: CancellationToken,
     ) -> Self {
         Self {
@@ -78,6 +81,7 @@ impl StoreAudit {
             tokens,
             watchers: Admission::new(MOST_WATCHERS),
             readers: Arc::new(Semaphore::new(MOST_READERS)),
+            numbers,
             stopping,
         }
     }
@@ -188,6 +192,7 @@ impl AuditService for StoreAudit {
             changes,
             token: caller.token,
             tokens: self.tokens.clone(),
+            _counted: Counted::in_gauge(&self.numbers.watchers),
             _admitted: admitted,
         };
         tokio::spawn(watcher.run(self.stopping.clone()));
@@ -234,6 +239,7 @@ struct Watcher {
     changes: mpsc::Sender<Result<WatchResponse, Status>>,
     token: Option<TokenDigest>,
     tokens: Option<watch::Receiver<Arc<Tokens<Operator>>>>,
+    _counted: Counted,
     _admitted: Admitted<String>,
 }
 

@@ -135,6 +135,18 @@ pub struct Opinion {
     pub reuse: Option<OpinionReuse>,
     /// Where it escalates: on which terms.
     pub terms: EscalationTerms,
+    /// Whether it is acted on.
+    pub mode: RuleMode,
+}
+
+/// Whether what rules say is acted on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RuleMode {
+    /// It is.
+    #[default]
+    Enforce,
+    /// It is recorded, and the command runs as if it weren't for them.
+    Monitor,
 }
 
 /// How an answer may be used again, in the session that it was given in.

@@ -14,7 +14,7 @@ use starlark::values::none::NoneOr;
 use starlark::values::structs::AllocStruct;
 use starlark::values::{Heap, OwnedFrozenValue, Value};
 
-use super::answer::{Answer, Opinion};
+use super::answer::{Answer, Opinion, RuleMode};
 use super::facts::{EnvironmentFact, ExecFacts};
 use super::language::{self, GivenAnswer};
 use super::load::bound;
@@ -94,6 +94,7 @@ impl Decide {
                     justification: Some(format!("the policy's decide() failed: {what}")),
                     reason_code: CODE_DECIDE_FAILED.to_owned(),
                     reuse: None,
+                    mode: RuleMode::Enforce,
                     terms: EscalationTerms::default(),
                 });
             }
@@ -106,6 +107,7 @@ impl Decide {
             justification: given.justification,
             reason_code: given.reason_code.unwrap_or_default(),
             reuse: given.reuse,
+            mode: RuleMode::Enforce,
             terms: given.terms,
         })
     }

@@ -29,6 +29,25 @@ pub enum RulesError {
         /// The bound, in bytes.
         limit: u64,
     },
+    /// A directory holds no rules.
+    #[error(
+        "reading the rules in {}: there is no file whose name ends with .rules or .rules.star in that directory",
+        path.display()
+    )]
+    NoFiles {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// There are more files than there may be, or they are larger together.
+    #[error(
+        "reading the rules: there are more than {files} files, or they are larger than {bytes} bytes together"
+    )]
+    TooMany {
+        /// Most files.
+        files: usize,
+        /// Most bytes.
+        bytes: u64,
+    },
     /// The file isn't UTF-8.
     #[error("{file}:{line}: the file isn't UTF-8; save it as UTF-8")]
     NotText {

@@ -15,7 +15,7 @@ use starlark::values::structs::{AllocStruct, StructRef};
 use starlark::values::tuple::UnpackTuple;
 use starlark::values::{Heap, Value};
 
-use super::answer::{Answer, Ask, Effect, OpinionReuse, OpinionReuseScope};
+use super::answer::{Answer, Ask, Effect, OpinionReuse, OpinionReuseScope, RuleMode};
 use super::options::options;
 use super::prefix::Alternatives;
 use super::terms::{IsEscalation, TermArguments};
@@ -80,6 +80,7 @@ pub(super) struct DraftRule {
     pub(super) name: Option<String>,
     pub(super) reason_code: Option<String>,
     pub(super) reuse: Option<OpinionReuse>,
+    pub(super) mode: RuleMode,
     pub(super) terms: EscalationTerms,
     pub(super) matching: Vec<Vec<String>>,
     pub(super) not_matching: Vec<Vec<String>>,
@@ -233,6 +234,16 @@ fn prefix_reuse(
              leave it out"
         )),
         time => Ok(time.map(|valid_for| OpinionReuse { valid_for, scope })),
+    }
+}
+
+fn mode_of(given: Option<NoneOr<String>>) -> anyhow::Result<RuleMode> {
+    match given.and_then(NoneOr::into_option).as_deref() {
+        None | Some("enforce") => Ok(RuleMode::Enforce),
+        Some("monitor") => Ok(RuleMode::Monitor),
+        Some(other) => Err(anyhow!(
+            "mode is {other:?}: write \"enforce\", or \"monitor\" to record what the rule says and not act on it"
+        )),
     }
 }
 
@@ -710,6 +721,7 @@ fn declarations(builder: &mut GlobalsBuilder) {
         #[starlark(require = named)] reason_code: Option<NoneOr<String>>,
         #[starlark(require = named)] reuse: Option<NoneOr<String>>,
         #[starlark(require = named)] reuse_scope: Option<NoneOr<String>>,
+        #[starlark(require = named)] mode: Option<NoneOr<String>>,
         #[starlark(require = named)] unprotected: Option<NoneOr<String>>,
         #[starlark(require = named)] keep_environment: Option<NoneOr<Value<'v>>>,
         #[starlark(require = named)] set_environment: Option<NoneOr<Value<'v>>>,
@@ -761,6 +773,7 @@ fn declarations(builder: &mut GlobalsBuilder) {
             reuse,
             terms,
             answer,
+            mode: mode_of(mode)?,
             justification: said("justification", justification)?,
             name: said("name", name)?,
             reason_code: said("reason_code", reason_code)?,

@@ -1,5 +1,6 @@
 //! From a file to rules that are known to be good.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,10 +11,10 @@ use starlark::environment::Module;
 use starlark::eval::Evaluator;
 use starlark::syntax::AstModule;
 
-use super::answer::{Opinion, OpinionReuseScope};
+use super::answer::{Opinion, OpinionReuseScope, RuleMode};
 use super::decide::Decide;
 use super::error::RulesError;
-use super::language::{self, Draft, DraftRule, Place};
+use super::language::{self, Draft, DraftFallback, DraftRule, Place};
 use super::prefix::{PrefixRule, PrefixRules, TrustedPrograms};
 use super::{CODE_NO_MATCH, Rules};
 use crate::policyd::revision::revision;
@@ -23,7 +24,11 @@ use crate::sys::clock;
 /// Largest rules file, in bytes.
 pub const MAX_FILE_SIZE: u64 = 1 << 20;
 
-/// Bounds of loading. Steps are function calls and loop iterations.
+/// Most files of rules, and most bytes of all of them.
+const MAX_FILES: usize = 256;
+const MAX_SIZE: u64 = 8 << 20;
+
+/// Bounds of loading each file. Steps are function calls and loop iterations.
 const MAX_STEPS: u64 = 5_000_000;
 const MAX_HEAP: usize = 256 << 20;
 const MAX_CALLS: usize = 64;
@@ -39,6 +44,62 @@ impl Rules {
     /// # Errors
     /// When the file can't be read, isn't in the language, or one of its examples fails.
     pub fn load(path: &Path) -> Result<Self, RulesError> {
+        Self::load_all(std::slice::from_ref(&path))
+    }
+
+    /// Loads all rules of files and directories, as if they stood in one file: the strictest answer wins, whichever
+    /// file it comes from. What `host_executable` declares holds for all of them.
+    ///
+    /// # Errors
+    /// When one can't be used; and where two files contradict each other.
+    pub fn load_all<P: AsRef<Path>>(paths: &[P]) -> Result<Self, RulesError> {
+        let mut contents = Vec::new();
+        let mut size = 0;
+        for path in super::sources::files(paths)? {
+            let (file, content) = read(&path)?;
+            size += content.len() as u64;
+            if contents.len() == MAX_FILES || size > MAX_SIZE {
+                return Err(RulesError::TooMany {
+                    files: MAX_FILES,
+                    bytes: MAX_SIZE,
+                });
+            }
+            contents.push((file, content));
+        }
+        Self::parse_all(contents)
+    }
+
+    /// Loads rules from text; `file` names it in messages.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load), apart from reading.
+    pub fn parse(file: &str, content: String) -> Result<Self, RulesError> {
+        Self::parse_all(vec![(file.to_owned(), content)])
+    }
+
+    fn parse_all(contents: Vec<(String, String)>) -> Result<Self, RulesError> {
+        let revision = match &contents[..] {
+            [(_, content)] => revision([content]),
+            // Where one ends and the next begins makes a difference.
+            contents => revision(contents.iter().flat_map(|(file, content)| {
+                [
+                    file.clone(),
+                    format!("\n{}\n", content.len()),
+                    content.clone(),
+                ]
+            })),
+        };
+        let mut loaded = Vec::with_capacity(contents.len());
+        for (file, content) in contents {
+            loaded.push(evaluate_apart(file, content)?);
+        }
+        finish(revision, loaded)
+    }
+}
+
+/// Reads one file; gives its name, fit to show, and its text.
+fn read(path: &Path) -> Result<(String, String), RulesError> {
+    {
         let read_error = |source| RulesError::Read {
             path: path.to_owned(),
             source,
@@ -64,35 +125,34 @@ impl Rules {
             line: bytes_before(&error).split(|byte| *byte == b'\n').count(),
             file: file.clone(),
         })?;
-        Self::parse(&file, content)
+        Ok((file, content))
     }
+}
 
-    /// Loads rules from text; `file` names it in messages.
-    ///
-    /// # Errors
-    /// As [`load`](Self::load), apart from reading.
-    pub fn parse(file: &str, content: String) -> Result<Self, RulesError> {
-        let name = file.to_owned();
-        std::thread::Builder::new()
-            .name("rules".to_owned())
-            .stack_size(STACK_SIZE)
-            .spawn(move || evaluate(&name, content))
-            .map_err(|source| RulesError::Thread { source })?
-            .join()
-            .unwrap_or_else(|_| {
-                Err(RulesError::Interpreter {
-                    file: file.to_owned(),
-                })
-            })
-    }
+/// What one file says.
+struct Loaded {
+    file: String,
+    draft: Draft,
+    decide: Option<Decide>,
+}
+
+/// Evaluates a file on a thread with room for it.
+fn evaluate_apart(file: String, content: String) -> Result<Loaded, RulesError> {
+    let name = file.clone();
+    std::thread::Builder::new()
+        .name("rules".to_owned())
+        .stack_size(STACK_SIZE)
+        .spawn(move || evaluate(&name, content))
+        .map_err(|source| RulesError::Thread { source })?
+        .join()
+        .unwrap_or_else(|_| Err(RulesError::Interpreter { file }))
 }
 
 fn bytes_before(error: &std::string::FromUtf8Error) -> &[u8] {
     &error.as_bytes()[..error.utf8_error().valid_up_to()]
 }
 
-fn evaluate(file: &str, content: String) -> Result<Rules, RulesError> {
-    let revision = revision([&content]);
+fn evaluate(file: &str, content: String) -> Result<Loaded, RulesError> {
     let invalid = |error: starlark::Error| invalid(file, &error);
     let decide_line = 1 + content
         .lines()
@@ -125,7 +185,11 @@ fn evaluate(file: &str, content: String) -> Result<Rules, RulesError> {
             })
         })
         .transpose()?;
-    finish(file, revision, language::end(), decide)
+    Ok(Loaded {
+        file: file.to_owned(),
+        draft: language::end(),
+        decide,
+    })
 }
 
 /// Bounds an evaluation: `time` is the processor's, for this thread. A single step isn't divided: what the interpreter does natively in one, such
@@ -164,37 +228,76 @@ fn place_name(file: &str, line: usize) -> String {
     format!("{}:{line}", file.rsplit('/').next().unwrap_or(file))
 }
 
-fn finish(
-    file: &str,
-    revision: String,
-    draft: Draft,
-    decide: Option<Decide>,
-) -> Result<Rules, RulesError> {
-    let programs = TrustedPrograms {
-        declared: draft.host_executables,
-    };
-    let invalid_at = |Place { line, column }: Place| {
+fn finish(revision: String, loaded: Vec<Loaded>) -> Result<Rules, RulesError> {
+    let invalid_at = |file: &str, Place { line, column }: Place| {
+        let file = file.to_owned();
         move |what| RulesError::Invalid {
-            file: file.to_owned(),
+            file,
             line,
             column,
             what,
         }
     };
-    let mut rules = Vec::with_capacity(draft.rules.len());
-    let mut places = Vec::with_capacity(draft.rules.len());
-    for draft in draft.rules {
+    let mut programs = TrustedPrograms::default();
+    let mut declared_in = BTreeMap::new();
+    let (mut drafts, mut decides) = (Vec::new(), Vec::new());
+    let mut fallback: Option<(String, DraftFallback)> = None;
+    let mut requests_digests = false;
+    for loaded in loaded {
+        let file = loaded.file;
+        requests_digests |= loaded.draft.requests_digests;
+        for (name, paths) in loaded.draft.host_executables {
+            let known = programs.declared.insert(name.clone(), paths);
+            if known.is_some_and(|known| known != programs.declared[&name]) {
+                let other = declared_in.get(&name).cloned().unwrap_or_default();
+                return Err(invalid_at(&file, Place { line: 1, column: 1 })(format!(
+                    "host_executable({:?}) says otherwise than {other} does: declare it in one file",
+                    String::from_utf8_lossy(&name)
+                )));
+            }
+            declared_in.insert(name, file.clone());
+        }
+        if let Some(own) = loaded.draft.fallback {
+            if let Some((other, earlier)) = &fallback {
+                let what = format!(
+                    "fallback() stands in {other}:{} already: keep one of them",
+                    earlier.place.line
+                );
+                return Err(invalid_at(&file, own.place)(what));
+            }
+            fallback = Some((file.clone(), own));
+        }
+        decides.extend(loaded.decide);
+        drafts.extend(
+            loaded
+                .draft
+                .rules
+                .into_iter()
+                .map(|draft| (file.clone(), draft)),
+        );
+    }
+    let mut rules = Vec::with_capacity(drafts.len());
+    let mut places = Vec::with_capacity(drafts.len());
+    for (file, draft) in drafts {
         let place = draft.place;
-        let (rule, matching, not_matching) = prefix_rule(file, draft);
-        check_examples(&programs, &rule, &matching, &not_matching).map_err(invalid_at(place))?;
+        if rules.len() == language::MAX_RULES {
+            let what = format!(
+                "the files have more than {} rules together",
+                language::MAX_RULES
+            );
+            return Err(invalid_at(&file, place)(what));
+        }
+        let (rule, matching, not_matching) = prefix_rule(&file, draft);
+        check_examples(&programs, &rule, &matching, &not_matching)
+            .map_err(invalid_at(&file, place))?;
         rules.push(rule);
-        places.push(place);
+        places.push((file, place));
     }
-    for (rule, place) in rules.iter().zip(places) {
-        check_reuse(rule, &rules, decide.as_ref()).map_err(invalid_at(place))?;
+    for (rule, (file, place)) in rules.iter().zip(&places) {
+        check_reuse(rule, &rules, &decides).map_err(invalid_at(file, *place))?;
     }
-    let fallback = draft.fallback.map(|fallback| {
-        let place = place_name(file, fallback.place.line);
+    let fallback = fallback.map(|(file, fallback)| {
+        let place = place_name(&file, fallback.place.line);
         Arc::new(Opinion {
             rule: "fallback".to_owned(),
             why: "nothing else matches".to_owned(),
@@ -205,11 +308,12 @@ fn finish(
                 .reason_code
                 .unwrap_or_else(|| CODE_NO_MATCH.to_owned()),
             reuse: None,
+            mode: RuleMode::Enforce,
             terms: fallback.terms,
         })
     });
     let places = rules.iter().map(|rule| rule.opinion.place.clone());
-    let others = decide.iter().map(|decide| decide.place().to_owned());
+    let others = decides.iter().map(|decide| decide.place().to_owned());
     let fallbacks = fallback.iter().map(|opinion| opinion.place.clone());
     let decided = places
         .chain(others)
@@ -217,23 +321,20 @@ fn finish(
         .map(|place| (place, AtomicU64::new(0)))
         .collect();
     Ok(Rules {
-        requests_digests: draft.requests_digests,
+        requests_digests,
         revision,
         programs,
         prefixes: PrefixRules::new(rules),
-        decide,
+        decides,
         fallback,
         variables: draft.variables.into_iter().collect(),
+        mode: RuleMode::Enforce,
         decided,
     })
 }
 
 /// An answer that holds for a whole prefix must be the answer to whatever begins with it.
-fn check_reuse(
-    rule: &PrefixRule,
-    rules: &[PrefixRule],
-    decide: Option<&Decide>,
-) -> Result<(), String> {
+fn check_reuse(rule: &PrefixRule, rules: &[PrefixRule], decides: &[Decide]) -> Result<(), String> {
     let is_for_prefix = rule
         .opinion
         .reuse
@@ -241,7 +342,7 @@ fn check_reuse(
     if !is_for_prefix {
         return Ok(());
     }
-    if decide.is_some() {
+    if !decides.is_empty() {
         return Err(
             "reuse_scope is \"prefix\", and decide() may say otherwise of some of these commands: leave \
              it out"
@@ -273,6 +374,7 @@ fn prefix_rule(file: &str, draft: DraftRule) -> (PrefixRule, Examples, Examples)
             justification: draft.justification,
             reason_code: draft.reason_code.unwrap_or_default(),
             reuse: draft.reuse,
+            mode: draft.mode,
             terms: draft.terms,
         }),
     };

@@ -21,16 +21,20 @@ mod language;
 mod load;
 mod options;
 mod prefix;
+mod sources;
 mod terms;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use answer::{Answer, Ask, Effect, Opinion, OpinionReuse, OpinionReuseScope, Strictness};
+pub use answer::{
+    Answer, Ask, Effect, Opinion, OpinionReuse, OpinionReuseScope, RuleMode, Strictness,
+};
 pub use error::RulesError;
 pub use facts::{EnvironmentFact, ExecFacts, SessionFacts, UserFacts};
 pub use load::MAX_FILE_SIZE;
+pub(crate) use sources::files;
 
 use crate::model::{EscalationDecision, EscalationTerms};
 use crate::policyd::text;
@@ -47,15 +51,16 @@ pub const CODE_APPROVAL_UNAVAILABLE: &str = "approval.unavailable";
 /// Name of the rule that `decide()` is, where it gives none.
 const DECIDE: &str = "decide";
 
-/// A loaded rules file.
+/// Loaded rules, of a file or several.
 #[derive(Debug)]
 pub struct Rules {
     revision: String,
     programs: TrustedPrograms,
     prefixes: PrefixRules,
-    decide: Option<Decide>,
+    decides: Vec<Decide>,
     fallback: Option<Arc<Opinion>>,
     variables: Vec<Vec<u8>>,
+    mode: RuleMode,
     requests_digests: bool,
     /// How many execs each rule has decided, by its place.
     decided: HashMap<String, AtomicU64>,
@@ -98,6 +103,9 @@ pub struct Ruling {
     pub matched: Vec<Arc<Opinion>>,
     /// Which of them decided. `None`: none of the file's rules, not even a fallback.
     pub winner: Option<usize>,
+    /// What would have been done, were all rules enforced, where that is something else. The rule and the code
+    /// above are then those that it would have been done by.
+    pub monitored: Option<EscalationDecision>,
 }
 
 impl Rules {
@@ -138,7 +146,7 @@ impl Rules {
         let mut rules: Vec<_> = prefixes
             .map(|rule| listed(rule.to_string(), &rule.opinion))
             .collect();
-        if let Some(decide) = &self.decide {
+        for decide in &self.decides {
             rules.push(ListedRule {
                 decision: DECIDE,
                 text: "decide(exec)".to_owned(),
@@ -170,10 +178,10 @@ impl Rules {
     /// Decides one exec. Takes microseconds unless the file defines `decide()`, whose run is bounded.
     pub fn evaluate(&self, facts: &ExecFacts<'_>) -> Ruling {
         let mut matched = self.prefixes.opinions(&self.programs, facts);
-        if let Some(decide) = &self.decide
-            && let Some(opinion) = decide.opinion(facts, self.programs.name_of(facts.file))
-        {
-            matched.push(Arc::new(opinion));
+        for decide in &self.decides {
+            if let Some(opinion) = decide.opinion(facts, self.programs.name_of(facts.file)) {
+                matched.push(Arc::new(opinion));
+            }
         }
         let is_unmatched = matched.is_empty();
         if is_unmatched && let Some(fallback) = &self.fallback {
@@ -182,7 +190,7 @@ impl Rules {
         let winner = strictest(&matched);
         let Some(opinion) = winner.map(|winner| Arc::clone(&matched[winner])) else {
             let reason = no_match(facts);
-            return Ruling {
+            let ruling = Ruling {
                 decision: EscalationDecision::Deny {
                     reason: Some(reason.clone()),
                 },
@@ -194,18 +202,37 @@ impl Rules {
                 terms: EscalationTerms::default(),
                 matched,
                 winner: None,
+                monitored: None,
+            };
+            return match self.mode {
+                RuleMode::Enforce => ruling,
+                RuleMode::Monitor => monitored(ruling, None),
             };
         };
         if let Some(decided) = self.decided.get(&opinion.place) {
             decided.fetch_add(1, Ordering::Relaxed);
         }
-        let ruling = ruling(&opinion, || {
-            if is_unmatched {
-                no_match(facts)
-            } else {
-                format!("the rule {} forbids it", opinion.rule)
+        let said = |opinion: &Arc<Opinion>| {
+            ruling(opinion, || {
+                if is_unmatched {
+                    no_match(facts)
+                } else {
+                    format!("the rule {} forbids it", opinion.rule)
+                }
+            })
+        };
+        let ruling = match (self.mode, opinion.mode) {
+            (RuleMode::Enforce, RuleMode::Enforce) => said(&opinion),
+            (RuleMode::Monitor, _) => monitored(said(&opinion), None),
+            (RuleMode::Enforce, RuleMode::Monitor) => {
+                let enforced = matched
+                    .iter()
+                    .filter(|opinion| opinion.mode == RuleMode::Enforce)
+                    .rev()
+                    .max_by_key(|opinion| opinion.answer.strictness());
+                monitored(said(&opinion), enforced.map(said))
             }
-        });
+        };
         Ruling {
             matched,
             winner,
@@ -220,15 +247,48 @@ impl Rules {
         let is_asked_for = |name: &&[u8]| self.variables.iter().any(|asked| asked == name);
         self.decide.is_some() && facts.environment_names.iter().any(is_asked_for)
     }
+
+    /// The same rules, none of which is acted on if the mode says so.
+    #[must_use]
+    pub fn in_mode(self, mode: RuleMode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// Whether they are acted on.
+    pub fn mode(&self) -> RuleMode {
+        self.mode
+    }
 }
 
-/// The first of the strictest.
+/// What is done instead of what isn't acted on: what enforced rules say, or the command runs in its sandbox. A
+/// verdict that isn't acted on is never used again, so that each exec is recorded with it.
+fn monitored(would: Ruling, enforced: Option<Ruling>) -> Ruling {
+    let (done, terms, ask) = match enforced {
+        Some(enforced) if enforced.decision == would.decision => return enforced,
+        Some(enforced) => (enforced.decision, enforced.terms, enforced.ask),
+        None => (EscalationDecision::Run, EscalationTerms::default(), None),
+    };
+    let is_same = done == would.decision;
+    Ruling {
+        decision: done,
+        terms,
+        ask,
+        reuse: None,
+        monitored: (!is_same).then_some(would.decision),
+        ..would
+    }
+}
+
+/// The first of the strictest, and of those that are acted on if there is one.
 fn strictest(opinions: &[Arc<Opinion>]) -> Option<usize> {
     let strictness = |opinion: &Arc<Opinion>| opinion.answer.strictness();
     let most = opinions.iter().map(strictness).max()?;
-    opinions
-        .iter()
-        .position(|opinion| strictness(opinion) == most)
+    let first = |acted_on: &[RuleMode]| {
+        opinions
+            .iter()
+            .position(|opinion| strictness(opinion) == most && acted_on.contains(&opinion.mode))
+    };
+    first(&[RuleMode::Enforce]).or_else(|| first(&[RuleMode::Monitor]))
 }
 
 fn no_match(facts: &ExecFacts<'_>) -> String {
@@ -283,6 +343,7 @@ fn ruling(opinion: &Opinion, reason_of_denial: impl FnOnce() -> String) -> Rulin
         terms: opinion.terms.clone(),
         matched: Vec::new(),
         winner: None,
+        monitored: None,
     }
 }
 

@@ -55,10 +55,10 @@ impl<'v> TermArguments<'v> {
             unset,
         } = self;
         let given = [
-            (UNPROTECTED, said(&unprotected)),
-            (KEEP, said(&keep)),
-            (SET, said(&set)),
-            (UNSET, said(&unset)),
+            (UNPROTECTED, said(unprotected.as_ref())),
+            (KEEP, said(keep.as_ref())),
+            (SET, said(set.as_ref())),
+            (UNSET, said(unset.as_ref())),
         ];
         if is_escalation == IsEscalation::No
             && let Some((name, _)) = given.into_iter().find(|(_, is_given)| *is_given)
@@ -121,7 +121,7 @@ pub(super) enum IsEscalation {
     No,
 }
 
-fn said<T>(given: &Given<T>) -> bool {
+fn said<T>(given: Option<&NoneOr<T>>) -> bool {
     matches!(given, Some(NoneOr::Other(_)))
 }
 

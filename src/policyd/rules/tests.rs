@@ -1047,3 +1047,133 @@ fn what_is_not_told_whole_is_not_known_to_be_harmless() {
     let ruling = ask_bytes(&rules, b"/work/tool", &[b"x", b"\xff"]);
     assert!(is_denied(&ruling));
 }
+
+fn ruled(rules: &Rules, file: &str) -> Ruling {
+    ask(rules, file, &[])
+}
+
+fn denies(decision: &EscalationDecision) -> bool {
+    matches!(decision, EscalationDecision::Deny { .. })
+}
+
+#[test]
+fn a_monitored_rule_is_recorded_and_changes_nothing() {
+    let rules = Rules::parse(
+        "x.rules",
+        r#"
+prefix_rule(["rm"], "deny", name = "watched", mode = "monitor", reuse = "1m")
+prefix_rule(["mv"], "deny", name = "watched", mode = "monitor")
+prefix_rule(["mv"], "escalate", name = "moves")
+prefix_rule(["cp"], "deny", name = "watched", mode = "monitor")
+prefix_rule(["cp"], "deny", name = "enforced", mode = "enforce")
+prefix_rule(["ls"], "run", name = "watched", mode = "monitor")
+prefix_rule(["dd"], "escalate", name = "watched", mode = "monitor")
+fallback("deny")
+"#
+        .to_owned(),
+    )
+    .expect("rules");
+    let rm = ruled(&rules, "/usr/bin/rm");
+    assert_eq!(rm.decision, EscalationDecision::Run);
+    assert_eq!((&*rm.rule, rm.reuse), ("watched", None));
+    assert!(rm.monitored.as_ref().is_some_and(denies));
+    let mv = ruled(&rules, "/usr/bin/mv");
+    assert!(matches!(mv.decision, EscalationDecision::Escalate(_)));
+    assert!(mv.monitored.as_ref().is_some_and(denies));
+    let cp = ruled(&rules, "/usr/bin/cp");
+    assert!(denies(&cp.decision));
+    assert_eq!((&*cp.rule, cp.monitored), ("enforced", None));
+    assert_eq!(ruled(&rules, "/usr/bin/ls").monitored, None);
+    let dd = ruled(&rules, "/usr/bin/dd");
+    assert_eq!(dd.decision, EscalationDecision::Run);
+    assert!(matches!(
+        dd.monitored,
+        Some(EscalationDecision::Escalate(_))
+    ));
+    assert!(denies(&ruled(&rules, "/usr/bin/no").decision));
+
+    let rules = rules.in_mode(RuleMode::Monitor);
+    for file in ["/usr/bin/cp", "/usr/bin/no"] {
+        let ruling = ruled(&rules, file);
+        assert_eq!(ruling.decision, EscalationDecision::Run);
+        assert!(ruling.monitored.as_ref().is_some_and(denies), "{file}");
+    }
+    let error = Rules::parse("x.rules", "prefix_rule([\"a\"], mode = \"off\")".to_owned());
+    assert!(
+        error
+            .expect_err("refused")
+            .to_string()
+            .contains("x.rules:1:")
+    );
+}
+
+#[test]
+fn files_of_a_directory_and_others_are_one_policy() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let write = |name: &str, text: &str| {
+        std::fs::write(directory.path().join(name), text).expect("a file");
+    };
+    let load = || Rules::load_all(&[directory.path()]);
+    let error = load().expect_err("nothing there");
+    assert!(matches!(error, RulesError::NoFiles { .. }), "{error}");
+    write(
+        "10-base.rules",
+        "prefix_rule([\"git\"])\nhost_executable(\"tool\", [\"/opt/tool\"])",
+    );
+    write(
+        "20-more.rules.star",
+        "prefix_rule([\"git\"], \"deny\", name = \"none\")",
+    );
+    write(
+        "30-tool.rules",
+        "prefix_rule([\"tool\"])\ndef decide(exec):\n    return \"deny\" if exec.name == \"a\" else None",
+    );
+    write(
+        "40-more.rules",
+        "def decide(exec):\n    return \"run\" if exec.name == \"b\" else None",
+    );
+    write(".hidden.rules", "not rules");
+    write("README.md", "not rules");
+    let rules = load().expect("rules");
+    assert_eq!(rules.prefix_rule_count(), 3);
+    assert_eq!(ruled(&rules, "/usr/bin/git").rule, "none");
+    assert_eq!(ruled(&rules, "/opt/tool").decision, EscalationDecision::Run);
+    assert!(denies(&ruled(&rules, "/usr/bin/tool").decision));
+    assert_eq!(ruled(&rules, "/usr/bin/a").rule, "decide");
+    assert_eq!(
+        ruled(&rules, "/usr/bin/b").decision,
+        EscalationDecision::Run
+    );
+    let before = rules.revision().to_owned();
+
+    write("50-last.rules", "fallback(\"run\")");
+    let rules = load().expect("rules");
+    assert_ne!(rules.revision(), before);
+    assert_eq!(
+        ruled(&rules, "/usr/bin/x").decision,
+        EscalationDecision::Run
+    );
+
+    for (name, text, says) in [
+        (
+            "60-x.rules",
+            "fallback(\"deny\")",
+            "50-last.rules:1 already",
+        ),
+        (
+            "60-x.rules",
+            "host_executable(\"tool\", [\"/usr/bin/tool\"])",
+            "10-base.rules does",
+        ),
+        ("60-x.rules", "\nprefix_rule(", "60-x.rules:2"),
+        (
+            "60-x.rules",
+            "prefix_rule([\"make\"], reuse = \"1m\", reuse_scope = \"prefix\")",
+            "decide() may say otherwise",
+        ),
+    ] {
+        write(name, text);
+        let error = load().expect_err("refused").to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}

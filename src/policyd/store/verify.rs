@@ -19,6 +19,7 @@ use super::schema::{self, Repeat, Row};
 use crate::pb::audit::StoredAnswer;
 use crate::pb::v1;
 use crate::policyd::identity::GateIdentity;
+use crate::policyd::revision::hexadecimal;
 
 /// Columns that aren't compared: how often a session called was counted from more than events in earlier versions,
 /// and when it was first heard of may have been removed.
@@ -92,7 +93,8 @@ fn attached(path: &Path) -> rusqlite::Result<Connection> {
         if byte.is_ascii_alphanumeric() || b"/-_.".contains(byte) {
             uri.push(char::from(*byte));
         } else {
-            uri.push_str(&format!("%{byte:02x}"));
+            uri.push('%');
+            uri.push_str(&hexadecimal(&[*byte]));
         }
     }
     uri.push_str("?mode=ro");

@@ -1,0 +1,451 @@
+//! What the record costs, and how soon it answers.
+//!
+//! - `verdicts`: how long a verdict takes while 5,000 events a second come in, with a store and without one, in turn:
+//!   the ratio of both is what storing adds. Ends when all is acknowledged.
+//! - `queries`: how long a page of 100 takes in a store of 10 million events, by different filters.
+//!
+//! `cargo bench --bench event_store -- [verdicts|queries] [EVENTS]`
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss
+)]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use execgate::pb::audit::audit_service_client::AuditServiceClient;
+use execgate::pb::audit::{ExecFilter, ListRequest, Outcome};
+use execgate::pb::v1;
+use execgate::pb::v1::policy_service_client::PolicyServiceClient;
+use execgate::pb::v1::session_request::Event;
+use execgate::pb::v1::session_response::Answer;
+use execgate::policyd::store::Store;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::{Channel, Endpoint};
+
+/// Each exec is three events.
+const EVENTS_PER_SECOND: u64 = 5_001;
+const SESSIONS: usize = 8;
+const SECONDS: u64 = 15;
+const ROUNDS: usize = 3;
+
+fn main() {
+    let arguments: Vec<_> = std::env::args()
+        .skip(1)
+        .filter(|a| a != "--bench")
+        .collect();
+    let mode = arguments.first().map(String::as_str);
+    let events = arguments
+        .get(1)
+        .map_or(10_000_000, |n| n.parse().expect("a number"));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    if mode != Some("queries") {
+        runtime.block_on(verdicts());
+    }
+    if mode != Some("verdicts") {
+        runtime.block_on(queries(events));
+    }
+}
+
+struct Policyd {
+    child: Child,
+    address: String,
+}
+
+impl Drop for Policyd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Policyd {
+    fn start(directory: &Path, arguments: &[&str]) -> Self {
+        std::fs::write(
+            directory.join("rules"),
+            "prefix_rule([\"git\"], name = \"git\")",
+        )
+        .unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_execgate-policyd"))
+            .args(["--listen", "127.0.0.1:0", "--log", "error", "--rules"])
+            .arg(directory.join("rules"))
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let address = line
+            .trim_end()
+            .strip_prefix("listening on ")
+            .expect("an address");
+        Self {
+            address: address.to_owned(),
+            child,
+        }
+    }
+
+    async fn channel(&self) -> Channel {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
+        endpoint.connect().await.unwrap()
+    }
+}
+
+struct Gate {
+    events: mpsc::Sender<v1::SessionRequest>,
+    answers: Streaming<v1::SessionResponse>,
+    sequence: u64,
+    acknowledged: u64,
+}
+
+impl Gate {
+    async fn start(channel: Channel, session: u128) -> Self {
+        let (events, stream) = mpsc::channel(1_024);
+        let mut client = PolicyServiceClient::new(channel);
+        let answers = client
+            .session(ReceiverStream::new(stream))
+            .await
+            .unwrap()
+            .into_inner();
+        let mut gate = Self {
+            events,
+            answers,
+            sequence: 0,
+            acknowledged: 0,
+        };
+        gate.tell(Event::SessionStarted(v1::SessionStarted {
+            session_id: format!("{session:032x}"),
+            ..v1::SessionStarted::default()
+        }))
+        .await;
+        gate
+    }
+
+    async fn tell(&mut self, event: Event) {
+        self.sequence += 1;
+        let request = v1::SessionRequest {
+            sequence: self.sequence,
+            event_time: Some(std::time::SystemTime::now().into()),
+            event: Some(event),
+        };
+        self.events.send(request).await.unwrap();
+    }
+
+    async fn exec(&mut self, exec_id: u64) -> Duration {
+        let words = [
+            "git",
+            "commit",
+            "-m",
+            "a message of some length",
+            "--author",
+            "somebody",
+        ];
+        let began = Instant::now();
+        self.tell(Event::ExecRequested(v1::ExecRequested {
+            exec_id,
+            file: b"/usr/bin/git"[..].into(),
+            arguments: words.iter().map(|w| w.as_bytes().into()).collect(),
+            environment_names: (0..20).map(|n| format!("VARIABLE_{n}").into()).collect(),
+            workdir: b"/home/somebody/src/project"[..].into(),
+            ..v1::ExecRequested::default()
+        }))
+        .await;
+        loop {
+            match self.answers.message().await.unwrap().unwrap().answer {
+                Some(Answer::Verdict(_)) => break,
+                Some(Answer::EventsAcknowledged(events)) => {
+                    self.acknowledged = events.through_sequence;
+                }
+                _ => {}
+            }
+        }
+        let took = began.elapsed();
+        self.tell(Event::ExecDecided(v1::ExecDecided {
+            exec_id,
+            action: v1::Action::Run.into(),
+            code: v1::DecisionCode::Verdict.into(),
+            rule: "git".to_owned(),
+            ..v1::ExecDecided::default()
+        }))
+        .await;
+        self.tell(Event::ExecFinished(v1::ExecFinished {
+            exec_id,
+            status: Some(v1::exec_finished::Status::ExitCode(0)),
+            ..v1::ExecFinished::default()
+        }))
+        .await;
+        took
+    }
+}
+
+/// Latencies of a verdict under load, sorted; and how long it took until all was acknowledged.
+async fn loaded(policyd: &Policyd, is_stored: bool) -> (Vec<Duration>, Duration) {
+    let mut gates = Vec::new();
+    for number in 0..SESSIONS {
+        let mut gate = Gate::start(policyd.channel().await, number as u128 + 1).await;
+        gates.push(tokio::spawn(async move {
+            let mut times = Vec::new();
+            let pause = Duration::from_secs_f64(3.0 * SESSIONS as f64 / EVENTS_PER_SECOND as f64);
+            let mut turns = tokio::time::interval(pause);
+            turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Burst);
+            let began = Instant::now();
+            let mut exec = 0;
+            while began.elapsed() < Duration::from_secs(SECONDS) {
+                turns.tick().await;
+                exec += 1;
+                times.push(gate.exec(exec).await);
+            }
+            let sent = Instant::now();
+            while is_stored && gate.acknowledged < gate.sequence {
+                if let Some(Answer::EventsAcknowledged(events)) =
+                    gate.answers.message().await.unwrap().unwrap().answer
+                {
+                    gate.acknowledged = events.through_sequence;
+                }
+            }
+            (times, sent.elapsed(), gate.sequence)
+        }));
+    }
+    let (mut times, mut rest, mut events) = (Vec::new(), Duration::ZERO, 0);
+    for gate in gates {
+        let (own, after, sent) = gate.await.unwrap();
+        times.extend(own);
+        rest = rest.max(after);
+        events += sent;
+    }
+    println!("  {} events/s", events / SECONDS);
+    times.sort_unstable();
+    (times, rest)
+}
+
+fn at(times: &[Duration], share: f64) -> Duration {
+    times[((times.len() - 1) as f64 * share) as usize]
+}
+
+async fn verdicts() {
+    println!("verdicts, while {EVENTS_PER_SECOND} events/s come by {SESSIONS} sessions:");
+    let mut ratios = Vec::new();
+    for _ in 0..ROUNDS {
+        let mut medians = Vec::new();
+        for is_stored in [false, true] {
+            let directory = tempfile::tempdir().unwrap();
+            let data = directory.path().join("data");
+            let stored = ["--data", data.to_str().unwrap()];
+            let policyd = Policyd::start(directory.path(), if is_stored { &stored } else { &[] });
+            let (times, rest) = loaded(&policyd, is_stored).await;
+            let name = if is_stored { "stored" } else { "not stored" };
+            let shares = [0.5, 0.9, 0.99].map(|share| at(&times, share));
+            println!("  {name}: median, 90 %, 99 %: {shares:?}; acknowledged after {rest:?}");
+            medians.push(shares);
+        }
+        ratios.push([0, 1, 2].map(|n| medians[1][n].as_secs_f64() / medians[0][n].as_secs_f64()));
+    }
+    for (n, name) in ["median", "90 %", "99 %"].iter().enumerate() {
+        let mut own: Vec<_> = ratios.iter().map(|ratio| ratio[n]).collect();
+        own.sort_by(f64::total_cmp);
+        println!("ratio, {name}: {:.2}", own[own.len() / 2]);
+    }
+}
+
+/// Fills a store as so many events would, without their chain.
+fn fill(directory: &Path, events: u64) {
+    Store::open(directory).expect("a store").close();
+    let store = rusqlite::Connection::open(directory.join("events.sqlite")).unwrap();
+    let execs = events / 3;
+    store
+        .execute_batch(&format!(
+            "PRAGMA synchronous = OFF; PRAGMA cache_size = -1000000;
+             BEGIN;
+             INSERT INTO sessions (session_id, started_ns, received_ns, calls, labels, gate)
+                 WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < {execs} / 1000)
+                 SELECT printf('%032x', i * 7919), i, i, 1,
+                     json_object('job', '' || i, 'team', 'team-' || (i % 10)), 'token:gate-' || (i % 20) FROM n;
+             INSERT INTO session_labels
+                 SELECT session_id, j.key, j.value FROM sessions, json_each(labels) j;
+             INSERT INTO events
+                 WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 3 * {execs} - 1)
+                 SELECT i + 1, printf('%032x', i / 3000 * 7919), i % 3000 + 2, i * 1000000, i * 1000000,
+                     CASE i % 3 WHEN 0 THEN 'exec-requested' WHEN 1 THEN 'exec-decided' ELSE 'exec-finished' END,
+                     i / 3 % 1000 + 1, NULL, zeroblob(CASE i % 3 WHEN 0 THEN 400 ELSE 40 END), NULL, zeroblob(32)
+                 FROM n;
+             INSERT INTO execs (session_id, exec_id, request_sequence, requested_ns, received_ns, program,
+                     program_name, command_line, argument_count, workdir, process_id, answers, answered_ns, answer,
+                     answer_rule, decided_ns, action, code, reason_code, rule, finished_ns, exit_code, position, gate)
+                 WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < {execs} - 1)
+                 SELECT printf('%032x', i / 1000 * 7919), i % 1000 + 1, i % 1000 * 3 + 2, i * 3000000, i * 3000000,
+                     CAST('/usr/bin/program-' || (i * 31 % 200) AS BLOB), 'program-' || (i * 31 % 200),
+                     '/usr/bin/program-' || (i * 31 % 200) || ' with some arguments of its own', 5, x'2f', 1, 1, i,
+                     CASE WHEN i % 100 = 7 THEN 'deny' ELSE 'run' END, 'a rule', i,
+                     CASE WHEN i % 100 = 7 THEN 'deny' ELSE 'run' END,
+                     CASE WHEN i % 100000 = 7 THEN 'timed-out' ELSE 'verdict' END,
+                     CASE WHEN i % 50000 = 3 THEN 'rare' ELSE 'usual' END, 'a rule', i, 0, 3 * i + 1,
+                     'token:gate-' || (i / 1000 % 20)
+                 FROM n;
+             COMMIT;"
+        ))
+        .expect("a filled store");
+}
+
+async fn queries(events: u64) {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let began = Instant::now();
+    fill(&data, events);
+    let size = std::fs::metadata(data.join("events.sqlite")).unwrap().len() >> 20;
+    println!(
+        "queries: {events} events, {size} MiB, made in {:?}",
+        began.elapsed()
+    );
+    let tokens = directory.path().join("tokens");
+    // SHA-256 of "t".
+    let digest = "e3b98a4da31a127d4bde6e43033f66ba274cab0eb7eb1c70ec41402bf6273dd8";
+    std::fs::write(&tokens, format!("auditor {digest} auditor\n")).unwrap();
+    let arguments = [
+        "--data",
+        data.to_str().unwrap(),
+        "--tokens",
+        tokens.to_str().unwrap(),
+    ];
+    let policyd = Policyd::start(directory.path(), &arguments);
+    let mut client =
+        AuditServiceClient::new(policyd.channel().await).max_decoding_message_size(32 << 20);
+    let last = events / 3 / 1000 - 1;
+    let label = |key: &str, value: String| [(key.to_owned(), value)].into();
+    let all = ExecFilter::default;
+    for (name, filter) in [
+        ("everything", all()),
+        (
+            "denied",
+            ExecFilter {
+                outcome: Outcome::Deny.into(),
+                ..all()
+            },
+        ),
+        (
+            "a program",
+            ExecFilter {
+                program: "program-7".to_owned(),
+                ..all()
+            },
+        ),
+        (
+            "no such program",
+            ExecFilter {
+                program: "nothing".to_owned(),
+                ..all()
+            },
+        ),
+        (
+            "a code, rare",
+            ExecFilter {
+                code: "timed-out".to_owned(),
+                ..all()
+            },
+        ),
+        (
+            "a code, of all",
+            ExecFilter {
+                code: "verdict".to_owned(),
+                ..all()
+            },
+        ),
+        (
+            "a reason, rare",
+            ExecFilter {
+                code: "rare".to_owned(),
+                ..all()
+            },
+        ),
+        (
+            "a gate",
+            ExecFilter {
+                gate: "token:gate-3".to_owned(),
+                ..all()
+            },
+        ),
+        (
+            "a session",
+            ExecFilter {
+                session_id_prefix: format!("{:032x}", last / 2 * 7919),
+                ..all()
+            },
+        ),
+        (
+            "a label of one",
+            ExecFilter {
+                labels: label("job", (last / 3).to_string()),
+                ..all()
+            },
+        ),
+        (
+            "a label of many",
+            ExecFilter {
+                labels: label("team", "team-3".to_owned()),
+                ..all()
+            },
+        ),
+        (
+            "a label of many and denied",
+            ExecFilter {
+                labels: label("team", "team-3".to_owned()),
+                outcome: Outcome::Deny.into(),
+                ..all()
+            },
+        ),
+        (
+            "two that exclude each other",
+            ExecFilter {
+                program: "program-7".to_owned(),
+                outcome: Outcome::Escalate.into(),
+                ..all()
+            },
+        ),
+        (
+            "a program, never denied",
+            ExecFilter {
+                program: "program-3".to_owned(),
+                outcome: Outcome::Deny.into(),
+                ..all()
+            },
+        ),
+    ] {
+        let (mut first, mut whole, mut pages, mut found) = (Duration::ZERO, Duration::ZERO, 0, 0);
+        let mut token = String::new();
+        // Until a page is full: one may end early.
+        loop {
+            let began = Instant::now();
+            let mut request = tonic::Request::new(ListRequest {
+                filter: Some(filter.clone()),
+                page_token: token,
+                ..ListRequest::default()
+            });
+            request
+                .metadata_mut()
+                .insert("authorization", "Bearer t".parse().unwrap());
+            let page = client.list(request).await.unwrap().into_inner();
+            let took = began.elapsed();
+            (pages, found, whole) = (pages + 1, found + page.execs.len(), whole + took);
+            first = first.max(took);
+            token = page.next_page_token;
+            if token.is_empty() || found >= 100 {
+                break;
+            }
+        }
+        println!("  {name}: {found} execs, {pages} pages, {whole:?}; longest page {first:?}");
+    }
+}

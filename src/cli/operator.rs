@@ -1,0 +1,195 @@
+//! How an operator's commands reach a policy service.
+
+use std::ffi::c_int;
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+
+use super::Failure;
+use crate::link::{Endpoint, LinkCredentials, Plaintext, ServiceCaller};
+
+/// Variables that begin so are an operator's own, and no session's.
+pub(super) const OPERATORS_OWN: &str = "EXECGATE_OPERATOR_";
+
+/// The result couldn't be written, or the service failed.
+pub(super) const FAILED: c_int = 1;
+/// The request makes no sense.
+pub(super) const SENSELESS: c_int = 2;
+/// Somebody or something else was first.
+pub(super) const CLOSED_BEFORE: c_int = 3;
+/// There is none of that name.
+pub(super) const UNKNOWN: c_int = 4;
+/// The service can't be reached, or doesn't take the credential.
+pub(super) const REFUSED: c_int = 5;
+
+/// How long a call may take, but for one that watches.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where the policy service is, and what the operator shows it.
+#[derive(Debug, Args)]
+pub(super) struct OperatorOptions {
+    /// Where the policy service is: http://HOST:PORT, https://HOST:PORT or unix:/PATH
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "EXECGATE_OPERATOR_SERVICE",
+        default_value = "http://127.0.0.1:50051"
+    )]
+    service: String,
+
+    /// File of the operator's token; no other user can read it
+    #[arg(long, value_name = "FILE", env = "EXECGATE_OPERATOR_TOKEN_FILE")]
+    token_file: PathBuf,
+
+    /// Certificates in PEM to trust the policy service by, instead of the system's
+    #[arg(long, value_name = "FILE", env = "EXECGATE_OPERATOR_CA")]
+    ca: Option<PathBuf>,
+
+    /// User id of the policy service behind a unix: socket, besides root's and one's own; may be repeated
+    #[arg(
+        long = "service-uid",
+        value_name = "UID",
+        env = "EXECGATE_OPERATOR_UID",
+        value_delimiter = ','
+    )]
+    service_uids: Vec<u32>,
+
+    /// Allow http:// to other hosts: whoever stands between can read the token, and decide with it
+    #[arg(long)]
+    insecure_service: bool,
+}
+
+/// An operator's way to the service.
+pub(super) struct Operator {
+    caller: ServiceCaller,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl OperatorOptions {
+    pub(super) fn connect(&self) -> Result<Operator, Failure> {
+        let endpoint: Endpoint = self
+            .service
+            .parse()
+            .map_err(|error| Failure::new(&error).exiting(SENSELESS))?;
+        let credentials = LinkCredentials {
+            ca: self.ca.clone(),
+            certificate: None,
+            token: Some(self.token_file.clone()),
+            service_uids: self.service_uids.clone(),
+            plaintext: if self.insecure_service {
+                Plaintext::Anywhere
+            } else {
+                Plaintext::OnLoopback
+            },
+        };
+        let caller = endpoint.caller(&credentials).map_err(|error| {
+            let failure = Failure::new(&error).exiting(REFUSED);
+            if error.is_exposed() {
+                failure.hint("use https://, or --insecure-service if nobody can stand between")
+            } else {
+                failure
+            }
+        })?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Failure::new(&error).exiting(FAILED))?;
+        Ok(Operator { caller, runtime })
+    }
+}
+
+impl Operator {
+    /// Makes one call.
+    pub(super) fn call<M, R, F>(
+        &self,
+        message: M,
+        call: impl FnOnce(Channel, Request<M>) -> F,
+    ) -> Result<R, Failure>
+    where
+        F: Future<Output = Result<tonic::Response<R>, Status>>,
+    {
+        self.runtime.block_on(async {
+            let called = async {
+                let request = self.caller.request(message, None).await?;
+                call(self.caller.channel(), request).await
+            };
+            match tokio::time::timeout(PATIENCE, called).await {
+                Ok(Ok(response)) => Ok(response.into_inner()),
+                Ok(Err(status)) => Err(self.failure(status)),
+                Err(_) => Err(Failure::saying(format!(
+                    "the policy service doesn't answer within {} s",
+                    PATIENCE.as_secs()
+                ))
+                .exiting(REFUSED)),
+            }
+        })
+    }
+
+    pub(super) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    pub(super) fn failure(&self, status: Status) -> Failure {
+        let words = self.caller.describe(status.clone());
+        let status = self.caller.explain(status);
+        let failure = Failure::saying(match status.code() {
+            Code::NotFound | Code::InvalidArgument => status.message().to_owned(),
+            _ => format!("the policy service: {words}"),
+        });
+        match status.code() {
+            Code::NotFound => failure.exiting(UNKNOWN),
+            Code::InvalidArgument => failure.exiting(SENSELESS),
+            Code::Unimplemented => failure
+                .exiting(REFUSED)
+                .hint("start execgate-policyd with --operators FILE"),
+            Code::Unauthenticated | Code::PermissionDenied => failure.exiting(REFUSED).hint(
+                "operators' tokens are in the file that execgate-policyd has as --operators; \
+                 `execgate token NAME` makes one",
+            ),
+            Code::Unavailable => failure.exiting(REFUSED),
+            _ => failure.exiting(FAILED),
+        }
+    }
+}
+
+/// A time from now on in words, such as `4m 10s`.
+pub(super) fn left(until: Option<prost_types::Timestamp>) -> String {
+    let until = until.and_then(|time| SystemTime::try_from(time).ok());
+    let left = until.and_then(|until| until.duration_since(SystemTime::now()).ok());
+    let left = Duration::from_secs(left.unwrap_or_default().as_secs());
+    humantime::format_duration(left).to_string()
+}
+
+/// Writes rows in columns, under a heading.
+pub(super) fn table<const N: usize>(
+    out: &mut dyn io::Write,
+    heading: [&str; N],
+    rows: &[[String; N]],
+) -> io::Result<()> {
+    use crate::policyd::text::width;
+    let mut widths = heading.map(str::len);
+    for row in rows {
+        for (widest, cell) in widths.iter_mut().zip(row) {
+            *widest = (*widest).max(width(cell));
+        }
+    }
+    let heading = heading.map(str::to_owned);
+    for row in std::iter::once(&heading).chain(rows) {
+        let mut line = String::new();
+        for (cell, widest) in row.iter().zip(widths) {
+            line.push_str(cell);
+            line.extend(std::iter::repeat_n(' ', widest - width(cell) + 2));
+        }
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+/// Why a result couldn't be written.
+pub(super) fn unwritten(error: &io::Error) -> Failure {
+    Failure::saying(format!("writing the result: {error}")).exiting(FAILED)
+}

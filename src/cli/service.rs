@@ -1,0 +1,84 @@
+//! How the command line names a policy service for those who look at its record, and what they show it.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Failure;
+use super::policy::unprepared;
+use crate::link::{CertificateFiles, Endpoint, LinkCredentials, Plaintext, ServiceCaller};
+
+/// Where a policy service is, and what its auditor shows it. A gate's credentials are others.
+#[derive(Debug, Args)]
+pub(super) struct ServiceOptions {
+    /// Policy service to ask: http://HOST:PORT, https://HOST:PORT or unix:/PATH
+    #[arg(long, value_name = "URL", env = "EXECGATE_SERVICE")]
+    pub(super) service: Option<String>,
+
+    /// Certificates in PEM to trust the service by, instead of the system's
+    #[arg(long, value_name = "FILE", env = "EXECGATE_SERVICE_CA")]
+    service_ca: Option<PathBuf>,
+
+    /// Certificate in PEM to show the service
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "EXECGATE_SERVICE_CERT",
+        requires = "service_key"
+    )]
+    service_cert: Option<PathBuf>,
+
+    /// Private key of that certificate, in PEM; a file that no other user can read
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "EXECGATE_SERVICE_KEY",
+        requires = "service_cert"
+    )]
+    service_key: Option<PathBuf>,
+
+    /// File of a token to show the service; no other user can read it
+    #[arg(long, value_name = "FILE", env = "EXECGATE_SERVICE_TOKEN_FILE")]
+    service_token_file: Option<PathBuf>,
+
+    /// User id of the service behind a unix: socket, besides root's and one's own; may be repeated
+    #[arg(
+        long = "service-uid",
+        value_name = "UID",
+        env = "EXECGATE_SERVICE_UID",
+        value_delimiter = ','
+    )]
+    service_uids: Vec<u32>,
+
+    /// Allow http:// to other hosts: whoever stands between can read all commands, and the token
+    #[arg(long)]
+    insecure_service: bool,
+}
+
+impl ServiceOptions {
+    /// What calls the service; `None` where none is named.
+    pub(super) fn caller(&self) -> Result<Option<ServiceCaller>, Failure> {
+        let named = self.service.as_deref().map(str::trim);
+        let Some(name) = named.filter(|name| !name.is_empty()) else {
+            return Ok(None);
+        };
+        let endpoint: Endpoint = name
+            .parse()
+            .map_err(|error| Failure::new(&error).exiting(super::USAGE))?;
+        let pair = self.service_cert.clone().zip(self.service_key.clone());
+        let credentials = LinkCredentials {
+            ca: self.service_ca.clone(),
+            certificate: pair.map(|(certificate, key)| CertificateFiles { certificate, key }),
+            token: self.service_token_file.clone(),
+            service_uids: self.service_uids.clone(),
+            plaintext: if self.insecure_service {
+                Plaintext::Anywhere
+            } else {
+                Plaintext::OnLoopback
+            },
+        };
+        let caller = endpoint.caller(&credentials);
+        let caller = caller.map_err(|error| unprepared(&error).exiting(super::USAGE))?;
+        Ok(Some(caller))
+    }
+}

@@ -1,0 +1,16 @@
+//! The record as an auditor sees it, over the network and on disk: the service as a process, the programs as
+//! operators call them.
+
+#![cfg(feature = "full")]
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "clippy takes what tests call for something else than tests"
+)]
+
+mod kills;
+mod lists;
+mod operating;
+mod place;
+mod programs;
+mod watchers;

@@ -1,0 +1,184 @@
+//! Operating a service: rules that are only monitored, rules that can't be used, numbers, an orderly end.
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use execgate::pb::v1::verdict::Decision;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+
+use crate::place::{ONE, PATIENCE, Place};
+
+/// The numbers as Prometheus reads them.
+fn metrics(place: &Place) -> String {
+    let url = std::fs::read_to_string(place.path("metrics")).expect("where they are");
+    let address = url
+        .trim_start_matches("http://")
+        .trim_end_matches("/metrics");
+    let mut stream = std::net::TcpStream::connect(address).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .expect("asked");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+    text
+}
+
+fn has(text: &str, line: &str) {
+    assert!(
+        text.lines().any(|own| own == line),
+        "no {line:?} in\n{text}"
+    );
+}
+
+#[tokio::test]
+async fn monitored_rules_stop_nothing_and_the_record_says_what_they_would_have_done() {
+    let arguments = ["--monitor", "--metrics", "127.0.0.1:0", "--output", "json"];
+    let place = Place::with(&arguments);
+    let mut gate = place.gate(ONE).await;
+    for (exec, command) in [
+        (1, "git status"),
+        (2, "make"),
+        (3, "curl x"),
+        (4, "unknown"),
+    ] {
+        let verdict = gate.ask(exec, command).await.expect("an answer");
+        assert!(
+            matches!(verdict.decision, Some(Decision::Run(_))),
+            "{verdict:?}"
+        );
+    }
+    gate.stored().await;
+    let data = place.data();
+    let (_, out, _) = place.execgate(&["audit", "--data", &data, "--verdict", "monitored"]);
+    for would in ["run (would escalate)", "run (would deny)"] {
+        assert!(out.contains(would), "{out}");
+    }
+    assert_eq!(out.lines().count(), 4, "{out}");
+    let json = [
+        "audit",
+        "--data",
+        &data,
+        "--program",
+        "curl",
+        "--output",
+        "json",
+    ];
+    let (_, out, _) = place.execgate(&json);
+    let out: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(out["verdict"], "run");
+    assert_eq!(out["answered"]["verdict"], "deny");
+    assert_eq!(out["answered"]["monitored"], true);
+    assert_eq!(out["rule"], out["answered"]["rule"]);
+
+    let text = metrics(&place);
+    for (verdict, mode, count) in [
+        ("run", "enforced", 1),
+        ("escalate", "monitored", 1),
+        ("deny", "monitored", 2),
+        ("deny", "enforced", 0),
+    ] {
+        let name = "execgate_policyd_verdicts_total";
+        has(
+            &text,
+            &format!("{name}{{verdict=\"{verdict}\",mode=\"{mode}\"}} {count}"),
+        );
+    }
+    has(&text, "execgate_policyd_sessions 1");
+    has(&text, "execgate_policyd_store_failing 0");
+    has(
+        &text,
+        &format!(
+            "execgate_policyd_store_events_written_total {}",
+            gate.sequence
+        ),
+    );
+    has(
+        &text,
+        &format!("execgate_policyd_store_head_position {}", gate.sequence),
+    );
+}
+
+#[tokio::test]
+async fn rules_that_can_not_be_used_show_in_metrics_and_health_and_the_last_good_stay() {
+    let place = Place::with(&["--metrics", "127.0.0.1:0", "--output", "json"]);
+    let mut health = HealthClient::new(place.channel().await);
+    let mut wait_for = async |status: i32, failed: &str| {
+        let began = Instant::now();
+        loop {
+            let request = HealthCheckRequest {
+                service: "execgate.policyd.rules".to_owned(),
+            };
+            let checked = health
+                .check(place.showing("gate", request))
+                .await
+                .expect("an answer");
+            if checked.into_inner().status == status {
+                has(
+                    &metrics(&place),
+                    &format!("execgate_policyd_rules_reload_failed {failed}"),
+                );
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "never {status}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    wait_for(1, "0").await;
+    let good = std::fs::read_to_string(place.path("rules")).expect("rules");
+    std::fs::write(place.path("rules"), "prefix_rule(").expect("a file");
+    wait_for(2, "1").await;
+    let mut gate = place.gate(ONE).await;
+    let verdict = gate.ask(1, "git status").await.expect("an answer");
+    assert!(
+        matches!(verdict.decision, Some(Decision::Run(_))),
+        "{verdict:?}"
+    );
+    std::fs::write(place.path("rules"), good + "\n").expect("a file");
+    wait_for(1, "0").await;
+}
+
+#[tokio::test]
+async fn all_that_was_answered_is_stored_when_it_is_told_to_stop_and_watchers_do_not_keep_it() {
+    let mut place = Place::new();
+    let mut auditor = place.auditor().await;
+    let request = place.showing("auditor", execgate::pb::audit::WatchRequest::default());
+    // One that never reads.
+    let stopped = auditor.watch(request).await.expect("a call");
+    let mut gate = place.gate(ONE).await;
+    for exec in 1..=500 {
+        let command = format!("git status {}", "x".repeat(2_000));
+        gate.ask(exec, &command).await.expect("an answer");
+    }
+    let pid = place.service.id().to_string();
+    let sent = std::process::Command::new("kill")
+        .args(["-TERM", &pid])
+        .status();
+    assert!(sent.expect("kill runs").success());
+    // The gate's call ends, and all that came by it is acknowledged before that.
+    while gate.ask(1_000, "git status").await.is_some() {}
+    let acknowledged = gate.acknowledged;
+    drop(gate);
+    let began = Instant::now();
+    let status = loop {
+        if let Some(status) = place.service.try_wait().expect("a child") {
+            break status;
+        }
+        assert!(began.elapsed() < PATIENCE, "it doesn't end");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert!(status.success(), "{status:?}");
+    drop(stopped);
+    let (code, out, errors) = place.execgate(&["audit", "verify", "--data", &place.data()]);
+    assert_eq!(code, 0, "{out}{errors}");
+    let events: u64 = out
+        .split(' ')
+        .next()
+        .and_then(|n| n.parse().ok())
+        .expect("a number");
+    assert_eq!(events, acknowledged, "{out}");
+    // What was answered last came to it; what followed may have been on its way, and stays with the gate.
+    assert!(events >= 1_499, "{out}");
+}

@@ -1,0 +1,182 @@
+//! `execgate audit` and `execgate watch` as people call them.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Stdio};
+
+use crate::place::{ONE, Place, filled};
+
+#[tokio::test]
+async fn a_service_is_asked_as_a_directory_is_read() {
+    let place = filled().await;
+    let (url, data) = (place.url(), place.data());
+    for arguments in [
+        &["--limit", "5"][..],
+        &["--tree"],
+        &["--verdict", "deny"],
+        &["--label", "job=22"],
+        &["--output", "json", "--program", "curl"],
+        &["--output", "json", "--limit", "1000"],
+        &["--export"],
+        &["--export", "--verdict", "escalate"],
+        &["--session", "3"],
+    ] {
+        let local = place.execgate(&[&["audit", "--data", &data], arguments].concat());
+        let remote = place.execgate(&[&["audit", "--service", &url], arguments].concat());
+        assert_eq!(local.0, 0, "{local:?}");
+        assert_eq!(local, remote, "{arguments:?}");
+    }
+    let (_, exported, _) = place.execgate(&["audit", "--data", &data, "--export"]);
+    assert_eq!(exported.lines().count(), 33);
+    let first: serde_json::Value =
+        serde_json::from_str(exported.lines().next().expect("a line")).expect("JSON");
+    assert_eq!(first["exec_id"], 1);
+    assert_eq!(first["argv"], serde_json::json!(["git", "status"]));
+}
+
+#[tokio::test]
+async fn what_can_not_be_asked_is_said_with_what_to_do() {
+    let place = filled().await;
+    let url = place.url();
+    for (arguments, code, says) in [
+        (&["audit"][..], 2, "--service URL"),
+        (&["watch"], 2, "--service"),
+        (&["audit", "--service", "ftp://x"], 2, "ftp"),
+        (
+            &["audit", "--service", "http://127.0.0.1:1"],
+            1,
+            "127.0.0.1",
+        ),
+        (
+            &["watch", "--service", "http://127.0.0.1:1"],
+            1,
+            "127.0.0.1",
+        ),
+        (
+            &["watch", "--service", &url, "--after", "99999"],
+            1,
+            "last event",
+        ),
+        (
+            &["watch", "--service", &url, "--verdict", "maybe"],
+            2,
+            "possible values",
+        ),
+        (
+            &["audit", "--service", &url, "--label", "x"],
+            2,
+            "KEY=VALUE",
+        ),
+        (
+            &["audit", "verify", "--data", "/nonexistent"],
+            2,
+            "no event store",
+        ),
+        (
+            &["audit", "verify", "--data", ".", "--anchor", "7"],
+            2,
+            "POSITION:HASH",
+        ),
+    ] {
+        let (exit, out, errors) = place.execgate(arguments);
+        assert_eq!(exit, code, "{arguments:?}: {out}{errors}");
+        assert!(errors.contains(says), "{arguments:?}: {errors}");
+    }
+    let mut as_gate = place.command(&["audit", "--service", &url]);
+    let done = as_gate
+        .env("EXECGATE_SERVICE_TOKEN_FILE", place.path("gate"))
+        .output()
+        .expect("it runs");
+    assert_eq!(done.status.code(), Some(1));
+    let errors = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(errors.contains("isn't an auditor"), "{errors}");
+}
+
+#[tokio::test]
+async fn the_end_of_the_chain_is_noted_and_met_again() {
+    let place = filled().await;
+    let data = place.data();
+    let (code, head, errors) = place.execgate(&["audit", "head", "--data", &data]);
+    assert_eq!(code, 0, "{errors}");
+    let mut gate = place.gate(ONE).await;
+    gate.ask(77, "make").await.expect("an answer");
+    let mut verify = place.command(&["audit", "verify", "--anchor", head.trim()]);
+    // A variable of the environment stands beside a subcommand.
+    let done = verify
+        .env("EXECGATE_POLICYD_DATA", &data)
+        .output()
+        .expect("it runs");
+    assert!(done.status.success(), "{done:?}");
+    let text = String::from_utf8(done.stdout).expect("text");
+    assert!(text.contains("all 1 anchors are met"), "{text}");
+
+    rusqlite::Connection::open(place.path("data/events.sqlite"))
+        .and_then(|store| store.execute("UPDATE events SET received_ns = 1 WHERE position = 5", []))
+        .expect("altered");
+    let (code, out, errors) = place.execgate(&["audit", "verify", "--data", &data]);
+    assert_eq!(code, 3, "{out}{errors}");
+    assert!(errors.contains("position 5"), "{errors}");
+    let (code, out, _) = place.execgate(&["audit", "verify", "--data", &data, "--output", "json"]);
+    let out: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(
+        (code, &out["fault"]["position"]),
+        (3, &serde_json::json!(5))
+    );
+}
+
+/// A program that watches, killed when dropped.
+struct Watching {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Watching {
+    fn start(place: &Place, arguments: &[&str]) -> Self {
+        let url = place.url();
+        let mut command = place.command(&[&["watch", "--service", &url], arguments].concat());
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("it runs");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        Self { child, lines }
+    }
+
+    fn line(&mut self) -> String {
+        self.lines.next().expect("a line").expect("text")
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_for_each_exec_and_none_is_missed_over_a_restart() {
+    let mut place = filled().await;
+    let mut plain = Watching::start(&place, &["--after", "0"]);
+    let mut colored = Watching::start(&place, &["--after", "0", "--color", "always"]);
+    let mut json = Watching::start(&place, &["--after", "0", "--output", "json"]);
+    for exec in 1..=31 {
+        let (plain, colored) = (plain.line(), colored.line());
+        let verdict = if exec == 31 { "deny" } else { "run" };
+        let parts: Vec<_> = plain.split_whitespace().collect();
+        assert_eq!(parts[1..3], ["11111111", verdict], "{plain}");
+        assert!(!plain.contains('\x1b'));
+        assert!(colored.contains("\x1b["), "{colored:?}");
+    }
+    let first: serde_json::Value = serde_json::from_str(&json.line()).expect("JSON");
+    assert_eq!(first["change"], "requested");
+    assert_eq!(first["exec_id"], 1);
+
+    place.kill_and_restart();
+    let mut gate = place.gate("55555555555555555555555555555555").await;
+    gate.ask(1, "curl again").await.expect("an answer");
+    gate.stored().await;
+    let last = std::iter::repeat_with(|| plain.line()).find(|line| line.contains("55555555"));
+    let last = last.expect("a line");
+    assert!(
+        last.contains("deny") && last.contains("/usr/bin/curl again"),
+        "{last}"
+    );
+    assert!(last.contains("token:gate"), "{last}");
+}

@@ -1,0 +1,90 @@
+//! Operators and gates at one port, by TLS: neither passes for the other.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::Command;
+
+use execgate::link::LinkCredentials;
+
+use crate::credentials::{known_as, refused};
+use crate::pki::{Authority, Validity, dns, here};
+use crate::process::{Done, EXECGATE, run};
+use crate::scenario;
+use crate::service::{Place, digest, tls};
+
+fn list(url: &str, ca: &Path, token: &Path) -> Done {
+    let mut command = Command::new(EXECGATE);
+    command.args(["approvals", "list", "--service", url]);
+    command.arg("--ca").arg(ca).arg("--token-file").arg(token);
+    run(command.env_clear())
+}
+
+#[tokio::test]
+async fn where_gates_have_certificates_operators_have_tokens_and_neither_is_the_other() {
+    scenario(async {
+        let place = Place::new();
+        let directory = place.directory();
+        let ca = Authority::new(directory, "ca");
+        let host = ca.issue(directory, "host", &here(), Validity::Now);
+        let operators = place.path("operators");
+        std::fs::write(&operators, format!("ada {}\n", digest("op"))).expect("a file");
+        let operators_option: [&dyn AsRef<OsStr>; 2] = [&"--operators", &operators];
+        let mut arguments = tls(&host).to_vec();
+        arguments.extend([&"--client-ca" as &dyn AsRef<OsStr>, &ca.file]);
+        arguments.extend(operators_option);
+        let service = place.serve(&arguments);
+        let url = service.https();
+
+        let operator = place.secret("op.token", "op");
+        let stranger = place.secret("x.token", "x");
+        assert_eq!(list(&url, &ca.file, &operator).exits(0).output(), "none\n");
+        list(&url, &ca.file, &stranger).exits(5);
+
+        let trusting = LinkCredentials {
+            ca: Some(ca.file.clone()),
+            ..LinkCredentials::default()
+        };
+        let mut credentials = trusting.clone();
+        let names = [dns("gate.example")];
+        credentials.certificate = Some(ca.issue(directory, "gate", &names, Validity::Now));
+        known_as("dns:gate.example", &url, credentials.clone()).await;
+        // With an operator's token it isn't that gate any more, nor any.
+        credentials.token = Some(operator.clone());
+        refused("an operator's token isn't a gate's", &url, credentials).await;
+        refused("shows no certificate", &url, trusting.clone()).await;
+        let mut credentials = trusting;
+        credentials.token = Some(stranger);
+        refused("shows no certificate", &url, credentials).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn where_both_have_tokens_one_that_is_both_is_neither() {
+    scenario(async {
+        let place = Place::new();
+        let operators = place.path("operators");
+        let lines = format!("ada {}\nbob {}\n", digest("op"), digest("both"));
+        std::fs::write(&operators, lines).expect("a file");
+        let tokens = place.tokens(&[("ci", "gate"), ("mixed", "both")]);
+        let service = place.serve(&[&"--tokens", &tokens, &"--operators", &operators]);
+        let url = service.http();
+        let call = |token: &str| {
+            let file = place.secret(&format!("{token}.token"), token);
+            let mut command = Command::new(EXECGATE);
+            command.args(["approvals", "list", "--service", &url, "--token-file"]);
+            run(command.arg(file).env_clear())
+        };
+        call("op").exits(0).prints("none\n");
+        call("gate").exits(5).says("operator's token");
+        call("both").exits(5).says("a gate's and an operator's");
+        let as_gate = |token: &str| LinkCredentials {
+            token: Some(place.path(&format!("{token}.token"))),
+            ..LinkCredentials::default()
+        };
+        known_as("token:ci", &url, as_gate("gate")).await;
+        refused("an operator's token isn't a gate's", &url, as_gate("op")).await;
+        refused("a gate's and an operator's", &url, as_gate("both")).await;
+    })
+    .await;
+}
