@@ -275,6 +275,7 @@ impl<'a> Request<'a> {
                     argv: Vec::new(),
                     workdir: OsString::new(),
                     env: Environment(Vec::new()),
+                    notices: false,
                 });
                 self.id = Some(exec.id);
                 self.exec = Some(Arc::new(exec));

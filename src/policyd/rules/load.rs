@@ -243,7 +243,9 @@ fn finish(revision: String, loaded: Vec<Loaded>) -> Result<Rules, RulesError> {
     let (mut drafts, mut decides) = (Vec::new(), Vec::new());
     let mut fallback: Option<(String, DraftFallback)> = None;
     let mut requests_digests = false;
+    let mut variables = std::collections::BTreeSet::new();
     for loaded in loaded {
+        variables.extend(loaded.draft.variables);
         let file = loaded.file;
         requests_digests |= loaded.draft.requests_digests;
         for (name, paths) in loaded.draft.host_executables {
@@ -327,7 +329,7 @@ fn finish(revision: String, loaded: Vec<Loaded>) -> Result<Rules, RulesError> {
         prefixes: PrefixRules::new(rules),
         decides,
         fallback,
-        variables: draft.variables.into_iter().collect(),
+        variables: variables.into_iter().collect(),
         mode: RuleMode::Enforce,
         decided,
     })

@@ -245,7 +245,7 @@ impl Rules {
     /// doesn't look at values again, and sends none before it knows that they are asked for.
     fn may_depend_on_values(&self, facts: &ExecFacts<'_>) -> bool {
         let is_asked_for = |name: &&[u8]| self.variables.iter().any(|asked| asked == name);
-        self.decide.is_some() && facts.environment_names.iter().any(is_asked_for)
+        !self.decides.is_empty() && facts.environment_names.iter().any(is_asked_for)
     }
 
     /// The same rules, none of which is acted on if the mode says so.
