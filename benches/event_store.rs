@@ -39,9 +39,10 @@ const SECONDS: u64 = 15;
 const ROUNDS: usize = 3;
 
 fn main() {
-    let arguments: Vec<_> = std::env::args()
+    let arguments: Vec<_> = std::env::args_os()
         .skip(1)
-        .filter(|a| a != "--bench")
+        .filter(|argument| argument != "--bench")
+        .map(|argument| argument.into_string().expect("text"))
         .collect();
     let mode = arguments.first().map(String::as_str);
     let events = arguments
@@ -301,6 +302,7 @@ fn fill(directory: &Path, events: u64) {
         .expect("a filled store");
 }
 
+#[allow(clippy::too_many_lines, reason = "one measurement after the other")]
 async fn queries(events: u64) {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");

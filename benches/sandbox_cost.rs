@@ -121,11 +121,10 @@ fn once(place: &Path, url: &str, backend: &str, script: &str) -> f64 {
     let text = String::from_utf8_lossy(&output.stdout);
     #[allow(clippy::cast_precision_loss, reason = "hundreds")]
     let execs = EXECS as f64;
-    match text.trim().parse::<f64>() {
-        Ok(microseconds) => microseconds / 1e3 / execs,
-        Err(_) => {
-            assert!(output.status.success(), "{backend}: {script}: {output:?}");
-            whole
-        }
+    if let Ok(microseconds) = text.trim().parse::<f64>() {
+        microseconds / 1e3 / execs
+    } else {
+        assert!(output.status.success(), "{backend}: {script}: {output:?}");
+        whole
     }
 }

@@ -370,7 +370,11 @@ impl Place {
     fn count_events(&self) -> i64 {
         execgate::policyd::store::open_for_reading(&self.path("data"))
             .expect("a store")
-            .query_row("SELECT count(*) FROM events WHERE sequence IS NOT NULL", [], |row| row.get(0))
+            .query_row(
+                "SELECT count(*) FROM events WHERE sequence IS NOT NULL",
+                [],
+                |row| row.get(0),
+            )
             .expect("a number")
     }
 }

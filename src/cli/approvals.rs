@@ -456,17 +456,16 @@ fn watch(arguments: &WatchArguments) -> Result<c_int, Failure> {
             (OutputForm::Text, None) => Ok(()),
             (OutputForm::Text, Some(approval)) => {
                 let [id, state, left, asked, gate, command, rule] = row(approval);
-                match approval.state() {
-                    pb::ApprovalState::Pending => writeln!(
+                if approval.state() == pb::ApprovalState::Pending {
+                    writeln!(
                         out,
                         "{bell}{id}  pending for {left}  {command}  [{rule}; gate {gate}{}{asked}]",
                         if asked.is_empty() { "" } else { "; asks " }
-                    ),
-                    _ => {
-                        let resolution = approval.resolution.clone().unwrap_or_default();
-                        let by = text::shown(resolution.resolved_by.as_bytes());
-                        writeln!(out, "{id}  {state} {by}  {command}")
-                    }
+                    )
+                } else {
+                    let resolution = approval.resolution.clone().unwrap_or_default();
+                    let by = text::shown(resolution.resolved_by.as_bytes());
+                    writeln!(out, "{id}  {state} {by}  {command}")
                 }
             }
         };

@@ -601,6 +601,10 @@ fn raise_descriptors() -> u64 {
     limits::open_files().map_or(0, |limit| limit.soft)
 }
 
+#[allow(
+    clippy::too_many_lines,
+    reason = "objects are wired together, from top to bottom"
+)]
 async fn serve(
     args: &PolicydArgs,
     sources: Sources,

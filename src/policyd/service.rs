@@ -281,7 +281,6 @@ impl Call {
             requested_environment_names: variables,
             stored_sequence: stored,
             requested_executable_digest: digest.into(),
-            ..v1::SessionAccepted::default()
         }))
         .await?;
         let present = match conversation {
@@ -490,8 +489,8 @@ impl Call {
         let monitored = ruling.monitored.clone();
         let numbers = &self.setting.numbers;
         numbers.decided(&ruling.decision, monitored.as_ref(), began.elapsed());
-        let answered = match (&ruling.ask, &self.setting.desk) {
-            (Some(ask), Some(desk)) => desk.ask(
+        let answered = if let (Some(ask), Some(desk)) = (&ruling.ask, &self.setting.desk) {
+            desk.ask(
                 &Question {
                     session,
                     exec,
@@ -501,17 +500,16 @@ impl Call {
                 },
                 &self.control,
                 SystemTime::now(),
-            ),
-            _ => {
-                if let Some(desk) = &self.setting.desk
-                    && self.is_resumed
-                {
-                    // It may have been asked about before, by other rules.
-                    let note = "the rules ask no longer";
-                    desk.withdraw(&session.id, exec.exec_id, note, SystemTime::now());
-                }
-                Answered::Decided(Box::new(verdict(&rules, exec, ruling)))
+            )
+        } else {
+            if let Some(desk) = &self.setting.desk
+                && self.is_resumed
+            {
+                // It may have been asked about before, by other rules.
+                let note = "the rules ask no longer";
+                desk.withdraw(&session.id, exec.exec_id, note, SystemTime::now());
             }
+            Answered::Decided(Box::new(verdict(&rules, exec, ruling)))
         };
         (answered, monitored)
     }

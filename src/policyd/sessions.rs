@@ -171,29 +171,28 @@ impl SessionsService {
         if !is_known {
             return Err(Status::not_found("no such session is known"));
         }
-        let termination = match self.sessions.ended(&session) {
-            Some(first) => first,
-            None => {
-                let termination = Termination {
-                    session,
-                    operator: operator.to_string(),
-                    reason,
-                    at: SystemTime::now(),
-                };
-                if let Some(ledger) = &self.ledger {
-                    let written = ledger.write_termination(termination.clone()).await;
-                    written.map_err(|error| {
-                        Status::unavailable(format!("the session isn't ended: {error}"))
-                    })?;
-                }
-                tracing::warn!(
-                    session = termination.session,
-                    by = termination.operator,
-                    reason = termination.reason,
-                    "a session is ended by an operator"
-                );
-                termination
+        let termination = if let Some(first) = self.sessions.ended(&session) {
+            first
+        } else {
+            let termination = Termination {
+                session,
+                operator: operator.to_string(),
+                reason,
+                at: SystemTime::now(),
+            };
+            if let Some(ledger) = &self.ledger {
+                let written = ledger.write_termination(termination.clone()).await;
+                written.map_err(|error| {
+                    Status::unavailable(format!("the session isn't ended: {error}"))
+                })?;
             }
+            tracing::warn!(
+                session = termination.session,
+                by = termination.operator,
+                reason = termination.reason,
+                "a session is ended by an operator"
+            );
+            termination
         };
         let session = termination.session.clone();
         let outcome = self.sessions.end(termination.clone());

@@ -282,18 +282,17 @@ fn is_loopback(host: &str) -> bool {
 }
 
 fn client_config(ca: Option<&PathBuf>) -> Result<Arc<ClientConfig>, CredentialError> {
-    let roots = match ca {
-        Some(path) => transport::trusted(path)?,
-        None => {
-            let mut roots = RootCertStore::empty();
-            let loaded = rustls_native_certs::load_native_certs();
-            if roots.add_parsable_certificates(loaded.certs).0 == 0 {
-                return Err(CredentialError::NoSystemRoots {
-                    reason: "none was found".to_owned(),
-                });
-            }
-            Arc::new(roots)
+    let roots = if let Some(path) = ca {
+        transport::trusted(path)?
+    } else {
+        let mut roots = RootCertStore::empty();
+        let loaded = rustls_native_certs::load_native_certs();
+        if roots.add_parsable_certificates(loaded.certs).0 == 0 {
+            return Err(CredentialError::NoSystemRoots {
+                reason: "none was found".to_owned(),
+            });
         }
+        Arc::new(roots)
     };
     let provider = transport::cryptography();
     let config = ClientConfig::builder_with_provider(provider)

@@ -187,6 +187,10 @@ async fn who_is_no_auditor_gets_nothing_and_an_auditor_no_verdicts() {
     assert_eq!(refused.code(), Code::PermissionDenied);
 }
 
+fn filter(request: &mut ListRequest) -> &mut ExecFilter {
+    request.filter.get_or_insert_default()
+}
+
 #[tokio::test]
 async fn requests_that_make_no_sense_are_refused_with_what_is_wrong() {
     let place = filled().await;
@@ -198,9 +202,6 @@ async fn requests_that_make_no_sense_are_refused_with_what_is_wrong() {
         change(&mut request);
         request
     };
-    fn filter(request: &mut ListRequest) -> &mut ExecFilter {
-        request.filter.get_or_insert_default()
-    }
     for (request, says) in [
         (list(|r| r.page_size = 1_001), "page_size"),
         (list(|r| r.page_size = u32::MAX), "page_size"),
@@ -224,7 +225,7 @@ async fn requests_that_make_no_sense_are_refused_with_what_is_wrong() {
                 filter(r).since_time = Some(prost_types::Timestamp {
                     seconds: i64::MAX,
                     nanos: 0,
-                })
+                });
             }),
             "since_time",
         ),

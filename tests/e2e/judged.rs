@@ -39,12 +39,12 @@ fn program(path: &Path, content: &str) {
     std::fs::set_permissions(path, mode).expect("its mode");
 }
 
-fn escalated() -> Option<Decision> {
-    Some(Decision::Escalate(Escalate {
+fn escalated() -> Decision {
+    Decision::Escalate(Escalate {
         execution: Some(Execution::Unsandboxed(Unsandboxed {})),
         unprotected_programs: UnprotectedPrograms::Allowed.into(),
         ..Escalate::default()
-    }))
+    })
 }
 
 /// Reads up to the next question, and tells how the exec before it was decided.
@@ -85,7 +85,7 @@ async fn escalate_after(
             }
             let work = String::from_utf8(question.workdir.to_vec()).expect("text");
             change(Path::new(&work));
-            escalated()
+            Some(escalated())
         } else {
             Some(Decision::Run(Run {}))
         };
@@ -365,5 +365,6 @@ def decide(exec):
 fn sha256(content: &str) -> String {
     use sha2::Digest;
     let digest = sha2::Sha256::digest(content.as_bytes());
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digits: Vec<_> = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    digits.concat()
 }

@@ -136,7 +136,7 @@ impl Ledger {
                     connection,
                     commits: 0,
                 }
-                .run(entries)
+                .run(entries);
             })
             .map_err(|source| StoreError::Thread { source })?;
         let ledger = Self {

@@ -51,7 +51,6 @@ impl Asker {
             process: crate::model::ProcessIdentity::default(),
             parent: None,
             session: &self.session,
-            environment: Vec::new(),
             redacted_arguments: &[],
             executable: None,
             workdir_protection: v1::Protection::Unspecified,

@@ -412,7 +412,7 @@ impl Record for LocalRecord {
         while after < last.position {
             let found =
                 store::changes(&self.0, &filter, after, want).map_err(RequestError::from)?;
-            for change in &found.changes {
+            for change in &found.found {
                 // Each once: at its first event.
                 if change.position.cast_unsigned() == change.exec.position {
                     take(&change.exec)?;

@@ -183,11 +183,12 @@ fn read_token(text: &str, subject: [u8; 8]) -> Result<Option<i64>, RequestError>
 
 /// Labels have no order of their own, and a token's subject needs one.
 fn ordered(filter: &Filter) -> ExecFilter {
-    let labels = filter
+    let labels: Vec<_> = filter
         .labels
         .iter()
         .map(|(key, value)| format!("{}:{key}{}:{value}", key.len(), value.len()))
-        .collect::<String>();
+        .collect();
+    let labels = labels.concat();
     ExecFilter {
         session_id_prefix: filter.session.clone().unwrap_or_default(),
         labels: std::iter::once((labels, String::new())).collect(),

@@ -307,10 +307,10 @@ impl Watcher {
                     return Ok(Gone);
                 }
             }
-            let is_silent = found.changes.is_empty();
-            for change in found.changes {
+            let is_silent = found.found.is_empty();
+            for change in found.found {
                 let update = watch_response::Update::ExecChanged(ExecChanged {
-                    change: change.change.into(),
+                    change: change.kind.into(),
                     exec: Some(change.exec),
                 });
                 if self.send(change.position, Some(update)).await.is_err() {

@@ -228,10 +228,10 @@ pub(super) async fn terminate(
     Ok(Json(json!({ "by": ended.into_inner().terminated_by })))
 }
 
-/// A decision on an approval.
+/// What a person decides of an approval.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Decision {
+pub(super) struct Resolution {
     decision: String,
     #[serde(default)]
     note: String,
@@ -244,7 +244,7 @@ pub(super) struct Decision {
     seconds: u32,
 }
 
-impl Decision {
+impl Resolution {
     fn scope(&self) -> Option<approval::Scope> {
         let (reach, argument_match) = match self.scope.as_str() {
             "" | "once" => return Some(approval::Scope::default()),
@@ -276,21 +276,21 @@ pub(super) async fn resolve(
     State(console): State<Console>,
     login: LoggedIn,
     Path(id): Path<String>,
-    Json(decision): Json<Decision>,
+    Json(resolution): Json<Resolution>,
 ) -> Answer {
     let bad = |what: &str| Problem::new(StatusCode::BAD_REQUEST, what);
-    let decided = match decision.decision.as_str() {
+    let decided = match resolution.decision.as_str() {
         "approve" => approval::Decision::Approve,
         "deny" => approval::Decision::Deny,
         _ => return Err(bad("The decision is approve or deny.")),
     };
-    let scope = decision.scope();
+    let scope = resolution.scope();
     let scope =
         scope.ok_or_else(|| bad("The scope is once, session, session-prefix or gate-prefix."))?;
     let asked = approval::ResolveApprovalRequest {
         approval_id: id,
         decision: decided.into(),
-        note: decision.note,
+        note: resolution.note,
         scope: Some(scope),
     };
     let resolved = console

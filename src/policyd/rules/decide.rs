@@ -234,6 +234,7 @@ impl Decoding {
 /// The most interpreters of interpreters that rules are shown.
 const MOST_INTERPRETERS: usize = 6;
 
+#[allow(clippy::too_many_lines, reason = "a list of fields")]
 fn exec_value<'v>(heap: Heap<'v>, facts: &ExecFacts<'_>, name: Option<&[u8]>) -> Value<'v> {
     let mut decoding = Decoding { is_exact: true };
     let session = facts.session;

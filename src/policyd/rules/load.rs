@@ -228,6 +228,7 @@ fn place_name(file: &str, line: usize) -> String {
     format!("{}:{line}", file.rsplit('/').next().unwrap_or(file))
 }
 
+#[allow(clippy::too_many_lines, reason = "each kind of declaration, once")]
 fn finish(revision: String, loaded: Vec<Loaded>) -> Result<Rules, RulesError> {
     let invalid_at = |file: &str, Place { line, column }: Place| {
         let file = file.to_owned();

@@ -368,7 +368,8 @@ fn step(
 /// What the latest events changed.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    pub(crate) changes: Vec<Change>,
+    /// They, in their order.
+    pub(crate) found: Vec<Change>,
     /// Events up to there were removed, and would have been next.
     pub(crate) removed: Option<i64>,
     /// Up to where this is all.
@@ -379,7 +380,7 @@ pub(crate) struct Changes {
 #[derive(Debug)]
 pub(crate) struct Change {
     pub(crate) position: i64,
-    pub(crate) change: ExecChange,
+    pub(crate) kind: ExecChange,
     pub(crate) exec: Exec,
 }
 
@@ -401,7 +402,7 @@ pub(crate) fn changes(
             .saturating_add(MOST_CHANGES_SCANNED)
             .min(head)
             .max(from),
-        changes: Vec::new(),
+        found: Vec::new(),
     };
     let all: Vec<_> = filter
         .conditions()
@@ -416,10 +417,11 @@ pub(crate) fn changes(
         })
         .chain(filter.rest())
         .collect();
-    let conditions: String = all
+    let conditions: Vec<_> = all
         .iter()
         .map(|condition| format!(" AND {}", condition.text))
         .collect();
+    let conditions = conditions.concat();
     // The driving table is that of events, whatever else there is: CROSS JOIN keeps that order.
     let mut statement = transaction.prepare_cached(&format!(
         "SELECT e.position AS event_position, e.kind, {COLUMNS}
@@ -451,12 +453,12 @@ pub(crate) fn changes(
             read_arguments(&transaction, &mut exec)?;
         }
         bytes += exec.encoded_len();
-        found.changes.push(Change {
+        found.found.push(Change {
             position,
-            change,
+            kind: change,
             exec,
         });
-        if found.changes.len() == want.execs || bytes > PAGE_BYTES {
+        if found.found.len() == want.execs || bytes > PAGE_BYTES {
             found.through = position;
             break;
         }
@@ -480,7 +482,10 @@ pub(crate) fn session(
              FROM sessions WHERE session_id = ?1",
         )?
         .query_row([id], |row| {
-            let text = |column: usize| text(row.get(column)?);
+            let text = |column: usize| {
+                row.get::<_, Option<String>>(column)
+                    .map(Option::unwrap_or_default)
+            };
             Ok(Session {
                 session_id: id.to_owned(),
                 gate: text(0)?,
@@ -594,10 +599,6 @@ const COLUMNS: &str = "x.session_id AS session_id, x.exec_id, x.parent_exec_id, 
     x.elapsed_ns, x.user_time_ns, x.system_time_ns, x.peak_memory_bytes,
     s.ended_ns AS session_ended_ns, s.end_reason AS session_end_reason";
 
-fn text(text: Option<String>) -> rusqlite::Result<String> {
-    Ok(text.unwrap_or_default())
-}
-
 fn bytes(bytes: Option<Vec<u8>>) -> prost::bytes::Bytes {
     bytes.unwrap_or_default().into()
 }
@@ -621,7 +622,10 @@ fn duration(nanoseconds: Option<i64>) -> Option<prost_types::Duration> {
 }
 
 fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
-    let word = |name: &str| text(row.get(name)?);
+    let word = |name: &str| {
+        row.get::<_, Option<String>>(name)
+            .map(Option::unwrap_or_default)
+    };
     let integer = |name: &str| row.get::<_, Option<i64>>(name);
     let id = |name: &str| Ok::<_, rusqlite::Error>(integer(name)?.unwrap_or(0).cast_unsigned());
     let small = |name: &str| {
