@@ -65,14 +65,19 @@ impl Gate {
         Self::serve(shell, rules, "127.0.0.1:0", directory)
     }
 
-    /// With a policy service whose operators, by name, have files of tokens, on a Unix socket.
+    /// With a policy service whose operators, by name, and by role if that is another, have files of tokens, on a Unix
+    /// socket.
     pub(crate) fn with_operators(shell: &Shell, rules: &str, operators: &[&str]) -> Self {
         let directory = directory();
         let mut lines = String::new();
         for name in operators {
+            let (name, role) = name.split_once(' ').unwrap_or((name, ""));
             let mut command = Command::new(EXECGATE);
             command.args(["token", name, "--write"]);
             command.arg(directory.path().join(format!("{name}.token")));
+            if !role.is_empty() {
+                command.args(["--role", role]);
+            }
             lines += &process::run(&mut command).exits(0).output();
         }
         std::fs::write(directory.path().join("operators"), lines).expect("a file");
@@ -81,6 +86,25 @@ impl Gate {
         let mut gate = Self::serve(shell, rules, &listen, directory);
         gate.socket_place = Some(place);
         gate
+    }
+
+    /// The same, with a console.
+    pub(crate) fn with_console(shell: &Shell, rules: &str, operators: &[&str]) -> Self {
+        let gate = Self::with_operators(shell, rules, operators);
+        std::fs::write(gate.path("console"), "").expect("a file");
+        if let Some(before) = gate.policyd.replace(None) {
+            before.stop();
+        }
+        let policyd = Policyd::start(gate.directory.path(), &gate.url);
+        gate.policyd.replace(Some(policyd));
+        gate
+    }
+
+    /// Where the console is.
+    pub(crate) fn console(&self) -> String {
+        let policyd = self.policyd.borrow();
+        let console = policyd.as_ref().and_then(|policyd| policyd.console.clone());
+        console.expect("a console")
     }
 
     /// A command of an operator, such as `approvals list`, with a file of a token in the scenario's directory.

@@ -17,6 +17,7 @@ mod broken_services;
 mod bytes;
 mod command_line;
 mod confinement;
+mod console;
 mod crowds;
 #[allow(dead_code, reason = "the tests of chaos use the rest")]
 mod disk;

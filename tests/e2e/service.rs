@@ -12,6 +12,8 @@ pub(crate) struct Policyd {
     running: Running,
     /// As `--policy` takes it.
     pub(crate) url: String,
+    /// Where its console is, if it has one.
+    pub(crate) console: Option<String>,
 }
 
 impl Policyd {
@@ -38,20 +40,29 @@ impl Policyd {
         if directory.join("operators").exists() {
             command.args(["--operators", "operators"]);
         }
+        let has_console = directory.join("console").exists();
+        if has_console {
+            command.args(["--console", "127.0.0.1:0"]);
+        }
         if let Ok(url) = std::fs::read_to_string(directory.join("webhook")) {
             command.args(["--webhook", &url, "--webhook-secret", "secret"]);
         }
         let mut running = Running::start(&mut command);
-        running.wait_for("\n");
-        let line = running.stdout();
-        let address = line.trim_end().strip_prefix("listening on ");
-        let address = address.unwrap_or_else(|| panic!("{line:?}"));
+        running.wait_for(if has_console { "/\n" } else { "\n" });
+        let lines = running.stdout();
+        let said = |what| lines.lines().find_map(|line| line.strip_prefix(what));
+        let console = said("console at ").map(str::to_owned);
+        let address = said("listening on ").unwrap_or_else(|| panic!("{lines:?}"));
         let url = if address.starts_with("unix:") {
             address.to_owned()
         } else {
             format!("http://{address}")
         };
-        Self { running, url }
+        Self {
+            running,
+            url,
+            console,
+        }
     }
 
     pub(crate) fn signal(&self, name: &str) {

@@ -102,7 +102,14 @@ class Browser:
                    "return ![...document.querySelectorAll(arguments[0])].some(e => e.checkVisibility())", selector)
 
     def click(self, selector):
-        self.ask("POST", f"{self.session}/element/{self.find(selector)}/click", {})
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self.ask("POST", f"{self.session}/element/{self.find(selector)}/click", {})
+            except urllib.error.HTTPError as error:
+                # A list that is drawn anew meanwhile has other elements.
+                if error.code != 404 or time.monotonic() > deadline:
+                    raise
 
     def write(self, selector, text):
         self.ask("POST", f"{self.session}/element/{self.find(selector)}/value", {"text": text})
