@@ -207,7 +207,7 @@ mod tests {
             ("[a]\n[a]\n", "p.toml, line 2: duplicate key"),
             (
                 "write = [\"/\"]\n",
-                "p.toml, line 1: invalid type: sequence",
+                "p.toml, line 1: invalid type: ",
             ),
             ("[a\n", "p.toml, line 1: "),
         ];

@@ -188,11 +188,11 @@ fn histories(directory: &Path, outcome: &Outcome) -> Vec<String> {
     )));
     // The first event isn't sent again by contract, because what resumes a session says all that it said.
     findings.extend(rows(&format!(
-        "SELECT 'of ' || session_id || ' there are ' || count(*) || ' events up to ' || max(sequence)
+        "SELECT 'of ' || session_id || ' there are ' || count(sequence) || ' events up to ' || max(sequence)
              || ' and the end is ' || coalesce((SELECT group_concat(sequence) FROM events AS e
                  WHERE e.session_id = events.session_id AND kind = 'session-ended'), 'missing')
          FROM events WHERE session_id NOT IN ({begun}) GROUP BY session_id
-         HAVING count(*) + (min(sequence) = 2) <> max(sequence) OR min(sequence) > 2
+         HAVING count(sequence) + (min(sequence) = 2) <> max(sequence) OR min(sequence) > 2
              OR max(sequence) IS NOT (SELECT max(sequence) FROM events AS e
                  WHERE e.session_id = events.session_id AND kind = 'session-ended')"
     )));

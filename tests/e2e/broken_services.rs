@@ -117,7 +117,7 @@ fn a_second_verdict_is_ignored(shell: &Shell) {
     done.exits(0)
         .prints("1\ntwo\n")
         .says("Execution denied: first\n");
-    done.says("ignored an answer: the exec isn't open any more");
+    done.says("ignored an answer: exec 1 isn't open any more");
     assert_eq!(
         gate.told(),
         ["1 ACTION_DENY VERDICT", "2 ACTION_RUN VERDICT"]
@@ -141,7 +141,7 @@ fn a_late_verdict_is_ignored(shell: &Shell) {
     let done = gate.exec(TWO);
     done.exits(0).prints("1\ntwo\n");
     done.says("Execution denied: the policy service gave no verdict in time\n");
-    done.says("ignored an answer: the exec isn't open any more");
+    done.says("ignored an answer: exec 1 isn't open any more");
     assert_eq!(gate.told(), ["2 ACTION_RUN VERDICT"]);
 }
 
@@ -179,7 +179,7 @@ fn verdicts_for_execs_that_were_never_asked_are_ignored(shell: &Shell) {
     done.exits(0)
         .prints("1\ntwo\n")
         .says("Execution denied: asked\n");
-    done.says("ignored an answer: the exec was never asked");
+    done.says("ignored an answer: exec 2 was never asked");
     assert_eq!(
         gate.told(),
         ["1 ACTION_DENY VERDICT", "2 ACTION_RUN VERDICT"]

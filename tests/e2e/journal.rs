@@ -41,11 +41,11 @@ fn ends(gate: &Gate) -> Vec<String> {
 fn broken(gate: &Gate) -> Vec<String> {
     rows(
         gate,
-        "SELECT session_id || ': ' || count(*) || ' of ' || max(sequence) || ', end at ' ||
+        "SELECT session_id || ': ' || count(sequence) || ' of ' || max(sequence) || ', end at ' ||
              coalesce((SELECT group_concat(sequence) FROM events AS e
                        WHERE e.session_id = events.session_id AND kind = 'session-ended'), 'none')
          FROM events GROUP BY session_id
-         HAVING count(*) + (min(sequence) = 2) <> max(sequence) OR min(sequence) > 2
+         HAVING count(sequence) + (min(sequence) = 2) <> max(sequence) OR min(sequence) > 2
              OR max(sequence) <> (SELECT max(sequence) FROM events AS e
                  WHERE e.session_id = events.session_id AND kind = 'session-ended')",
     )

@@ -528,8 +528,14 @@ fn files_are_bounded_and_must_be_text() {
     assert!(load().is_ok());
     std::fs::write(&path, vec![b'#'; (1 << 20) + 1]).expect("a file");
     assert!(matches!(load(), Err(RulesError::TooLarge { .. })));
+    let empty = directory.path().join("empty");
+    std::fs::create_dir(&empty).expect("a directory");
     assert!(matches!(
-        Rules::load(directory.path()),
+        Rules::load(&empty),
+        Err(RulesError::NoFiles { .. })
+    ));
+    assert!(matches!(
+        Rules::load(std::path::Path::new("/dev/null")),
         Err(RulesError::NotAFile { .. })
     ));
 }
