@@ -162,7 +162,7 @@ impl Gate {
             file: b"/usr/bin/git"[..].into(),
             arguments: words.iter().map(|w| w.as_bytes().into()).collect(),
             environment_names: (0..20).map(|n| format!("VARIABLE_{n}").into()).collect(),
-            workdir: b"/home/somebody/src/project"[..].into(),
+            workdir: b"/srv/project"[..].into(),
             ..v1::ExecRequested::default()
         }))
         .await;

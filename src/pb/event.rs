@@ -117,7 +117,7 @@ pub fn session_started(
             }
             .into(),
             profile: session.sandbox.profile.clone(),
-            not_enforced: session.sandbox.not_enforced.clone(),
+            unenforced_parts: session.sandbox.not_enforced.clone(),
             version: session.sandbox.version.clone(),
             limits: session.sandbox.limits.clone(),
         }),

@@ -56,9 +56,9 @@ pub(super) fn excess(event: &Event) -> Option<&'static str> {
                     sandbox.is_some_and(|sandbox| name(&sandbox.version)),
                 ),
                 (
-                    "sandbox.not_enforced",
+                    "sandbox.unenforced_parts",
                     sandbox.is_some_and(|sandbox| {
-                        let list = &sandbox.not_enforced;
+                        let list = &sandbox.unenforced_parts;
                         list.len() > SHORTCOMINGS || list.iter().any(|what| name(what))
                     }),
                 ),

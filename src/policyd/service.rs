@@ -666,7 +666,7 @@ fn session_facts(
         },
         sandbox: sandbox.backend,
         profile: sandbox.profile,
-        not_enforced: sandbox.not_enforced,
+        not_enforced: sandbox.unenforced_parts,
         sandbox_version: sandbox.version,
         sandbox_limits: sandbox.limits,
     })

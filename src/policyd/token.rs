@@ -1,4 +1,4 @@
-//! `token`: makes a bearer token for a gate, or an auditor.
+//! `token`: makes a bearer token for a gate, an operator or an auditor.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -19,11 +19,12 @@ const PREFIX: &str = "execgate_";
 #[derive(Debug, Clone, Args)]
 #[command(
     after_long_help = "The gate shows the token (--policy-token-file); the policy service knows its SHA-256 \
-        alone (execgate-policyd --tokens). A name may have several tokens, so that a new one can be in use \
+        alone (execgate-policyd --tokens, or --operators for people). A name may have several tokens, so that a new one can be in use \
         before the old one's line is taken out.\n\n\
         EXAMPLES\n\
         \x20 execgate token ci-7\n\
         \x20 execgate token ci-7 --write /run/execgate/token >> /etc/execgate/tokens\n\
+        \x20 execgate token ada --role operator --write ~/.execgate-token >> /etc/execgate/operators\n\
         \x20 execgate token jane --role auditor --write ~/.execgate-token >> /etc/execgate/operators\n\n\
         EXIT CODES\n\
         \x20 0  made\n\
@@ -31,7 +32,8 @@ const PREFIX: &str = "execgate_";
         \x20 2  the command line is wrong"
 )]
 pub struct TokenArgs {
-    /// Name of the gate or auditor, as rules and audit will have it: `token:NAME`.
+    /// Name of the gate, operator or auditor, as rules and audit will have it: `token:NAME`, `operator:NAME`,
+    /// `auditor:NAME`.
     #[arg(value_name = "NAME", value_parser = name)]
     pub name: String,
 
@@ -50,6 +52,8 @@ pub struct TokenArgs {
 pub enum TokenRole {
     /// A gate: to ask for verdicts.
     Gate,
+    /// An operator: to approve and deny, to end sessions, and to read what is on record.
+    Operator,
     /// An auditor: to read what is on record.
     Auditor,
 }
@@ -88,20 +92,21 @@ pub fn run(args: &TokenArgs, out: &mut dyn Write) -> Result<(), TokenError> {
     let half = || random::sixteen_bytes().map_err(TokenError::Random);
     let bytes = [half()?, half()?].concat();
     let token = format!("{PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(bytes));
-    let role = match args.role {
-        TokenRole::Gate => "",
-        TokenRole::Auditor => " auditor",
+    let (word, shown_by, known_by) = match args.role {
+        TokenRole::Gate => ("", "--policy-token-file", "--tokens"),
+        TokenRole::Operator => ("", "--token-file, or the console", "--operators"),
+        TokenRole::Auditor => (
+            " auditor",
+            "--service-token-file, or the console",
+            "--operators",
+        ),
     };
-    let line = format!("{} {}{role}", args.name, TokenDigest::of(token.as_bytes()));
-    let option = match args.role {
-        TokenRole::Gate => "--policy-token-file",
-        TokenRole::Auditor => "--service-token-file",
-    };
+    let line = format!("{} {}{word}", args.name, TokenDigest::of(token.as_bytes()));
     match &args.write {
         None => writeln!(
             out,
-            "# The token, for a file that nobody else can read ({option}):\n{token}\n\
-             # A line for the policy service's file (execgate-policyd --tokens):\n{line}"
+            "# The token, for a file that nobody else can read ({shown_by}):\n{token}\n\
+             # A line for the policy service's file (execgate-policyd {known_by}):\n{line}"
         )?,
         Some(path) => {
             replace(path, &token).map_err(|source| TokenError::File {

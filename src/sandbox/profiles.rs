@@ -205,10 +205,7 @@ mod tests {
                 "p.toml, line 2: invalid type: string \"/usr\", expected a sequence",
             ),
             ("[a]\n[a]\n", "p.toml, line 2: duplicate key"),
-            (
-                "write = [\"/\"]\n",
-                "p.toml, line 1: invalid type: ",
-            ),
+            ("write = [\"/\"]\n", "p.toml, line 1: invalid type: "),
             ("[a\n", "p.toml, line 1: "),
         ];
         for (text, expected) in cases {

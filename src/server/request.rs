@@ -270,13 +270,14 @@ impl<'a> Request<'a> {
             Ok(frame) => frame,
             Err(input @ Input::Overloaded(_)) => {
                 // It is told of nevertheless, by an id alone.
-                let exec = self.intercepted(EscalateRequest {
+                let mut exec = self.intercepted(EscalateRequest {
                     file: OsString::new(),
                     argv: Vec::new(),
                     workdir: OsString::new(),
                     env: Environment(Vec::new()),
                     notices: false,
                 });
+                exec.id = self.shared.next_exec();
                 self.id = Some(exec.id);
                 self.exec = Some(Arc::new(exec));
                 return input;
@@ -297,6 +298,7 @@ impl<'a> Request<'a> {
                 exec.executable = found.executable;
                 exec.workdir_protection = found.workdir;
                 self.places = found.places;
+                exec.id = self.shared.next_exec();
                 self.id = Some(exec.id);
                 self.exec = Some(Arc::new(exec));
                 Input::Requested
@@ -308,7 +310,8 @@ impl<'a> Request<'a> {
     fn intercepted(&self, request: EscalateRequest) -> InterceptedExec {
         let workdir = PathBuf::from(request.workdir);
         InterceptedExec {
-            id: self.shared.next_exec(),
+            // Given when it is asked about: ids ascend in that order.
+            id: ExecId(0),
             // Joined, and no more: what its parts lead to is for the kernel to say.
             file: workdir.join(request.file),
             workdir,
@@ -374,7 +377,12 @@ impl<'a> Request<'a> {
         loop {
             tokio::select! {
                 biased;
-                () = over.cancelled() => return self.session_over(),
+                () = over.cancelled() => return tokio::select! {
+                    biased;
+                    // It went before the session did.
+                    _ = self.connection.receive(0) => Input::AskerGone,
+                    () = std::future::ready(()) => self.session_over(),
+                },
                 verdict = &mut deciding => {
                     self.decided_in = asked_at.elapsed();
                     let verdict = denied_on_error(verdict);

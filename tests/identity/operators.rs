@@ -50,7 +50,7 @@ async fn where_gates_have_certificates_operators_have_tokens_and_neither_is_the_
         known_as("dns:gate.example", &url, credentials.clone()).await;
         // With an operator's token it isn't that gate any more, nor any.
         credentials.token = Some(operator.clone());
-        refused("an operator's token isn't a gate's", &url, credentials).await;
+        refused("this credential isn't a gate's", &url, credentials).await;
         refused("shows no certificate", &url, trusting.clone()).await;
         let mut credentials = trusting;
         credentials.token = Some(stranger);
@@ -83,7 +83,7 @@ async fn where_both_have_tokens_one_that_is_both_is_neither() {
             ..LinkCredentials::default()
         };
         known_as("token:ci", &url, as_gate("gate")).await;
-        refused("an operator's token isn't a gate's", &url, as_gate("op")).await;
+        refused("this credential isn't a gate's", &url, as_gate("op")).await;
         refused("a gate's and an operator's", &url, as_gate("both")).await;
     })
     .await;
