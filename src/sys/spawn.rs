@@ -593,9 +593,11 @@ fn send_packet(control: RawFd, packet: &Packet) {
     };
 }
 
-fn send_stopped(control: RawFd, signal: c_int) {
+/// `looked_at`: when the kernel was asked, by the monotonic clock. A time from after its answer might be behind a
+/// signal that has made the command go on since, and the wrapper would stop for good.
+fn send_stopped(control: RawFd, signal: c_int, looked_at: u64) {
     let mut packet = Packet::new([STOPPED, signal, 0, 0]);
-    packet.counts[0] = context::monotonic_nanoseconds();
+    packet.counts[0] = looked_at;
     send_packet(control, &packet);
 }
 
@@ -731,12 +733,13 @@ fn wait_for_exec(control: RawFd, status: RawFd, changes: RawFd, child: libc::pid
         // SAFETY: all zeroes is a valid value.
         let mut change: libc::siginfo_t = unsafe { std::mem::zeroed() };
         let wanted = libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG;
+        let looked_at = context::monotonic_nanoseconds();
         // SAFETY: `change` is writable. Its end is left for later.
         unsafe { libc::waitid(libc::P_PID, child.unsigned_abs(), &raw mut change, wanted) };
         if change.si_signo == libc::SIGCHLD && change.si_code == libc::CLD_STOPPED {
             // SAFETY: the kernel filled it in, for a child.
             let signal = unsafe { change.si_status() };
-            send_stopped(control, signal);
+            send_stopped(control, signal, looked_at);
         }
     }
 }
@@ -1051,13 +1054,14 @@ fn reap_ended(control: RawFd, child: libc::pid_t, running: &mut bool) -> bool {
 /// there was one.
 fn reap_one(control: RawFd, child: libc::pid_t, running: &mut bool, flags: c_int) -> bool {
     let mut status = 0;
+    let looked_at = context::monotonic_nanoseconds();
     // SAFETY: all zeroes is a valid rusage.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: both places are writable.
     let pid = unsafe { libc::wait4(-1, &raw mut status, flags, &raw mut usage) };
     if pid == child && *running {
         if libc::WIFSTOPPED(status) {
-            send_stopped(control, libc::WSTOPSIG(status));
+            send_stopped(control, libc::WSTOPSIG(status), looked_at);
         } else if libc::WIFCONTINUED(status) {
             send_packet(control, &Packet::new([CONTINUED, 0, 0, 0]));
         } else {
