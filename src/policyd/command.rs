@@ -190,8 +190,8 @@ pub struct PolicydArgs {
     #[arg(long, value_name = "FILE", env = "EXECGATE_POLICYD_OPERATORS")]
     pub operators: Option<PathBuf>,
 
-    /// Where to POST each approval as it opens and is closed, as JSON: https://HOST[:PORT][/PATH], or http://
-    /// to this host.
+    /// Where to POST each approval as it opens and is closed, as JSON: an https:// URL, or an http:// one
+    /// of this host.
     #[arg(
         long,
         value_name = "URL",
