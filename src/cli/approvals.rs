@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
-use super::operator::{CLOSED_BEFORE, OperatorOptions, REFUSED, left, table, unwritten};
+use super::operator::{CLOSED_BEFORE, Operator, REFUSED, left, table, unwritten};
+use super::service::ServiceOptions;
 use super::{Failure, OutputForm, OutputOption, SUCCESS};
 use crate::pb::approval::v1 as pb;
 use crate::pb::approval::v1::approval_service_client::ApprovalServiceClient;
@@ -60,7 +61,7 @@ enum Command {
 #[derive(Debug, Args)]
 struct ListArguments {
     #[command(flatten)]
-    operator: OperatorOptions,
+    service: ServiceOptions,
 
     /// Those that are open, or the latest of all
     #[arg(long, value_name = "STATE", default_value = "pending")]
@@ -87,7 +88,7 @@ enum ListState {
 #[derive(Debug, Args)]
 struct ShowArguments {
     #[command(flatten)]
-    operator: OperatorOptions,
+    service: ServiceOptions,
 
     /// Its id, as `execgate approvals list` has it
     #[arg(value_name = "APPROVAL")]
@@ -100,7 +101,7 @@ struct ShowArguments {
 #[derive(Debug, Args)]
 struct WatchArguments {
     #[command(flatten)]
-    operator: OperatorOptions,
+    service: ServiceOptions,
 
     #[command(flatten)]
     output: OutputOption,
@@ -109,7 +110,7 @@ struct WatchArguments {
 #[derive(Debug, Args)]
 struct ResolveArguments {
     #[command(flatten)]
-    operator: OperatorOptions,
+    service: ServiceOptions,
 
     /// Its id, as `execgate approvals list` has it
     #[arg(value_name = "APPROVAL")]
@@ -161,7 +162,7 @@ fn client(channel: tonic::transport::Channel) -> ApprovalServiceClient<tonic::tr
 }
 
 fn list(arguments: &ListArguments) -> Result<c_int, Failure> {
-    let operator = arguments.operator.connect()?;
+    let operator = Operator::new(&arguments.service)?;
     let state = match arguments.state {
         ListState::Pending => pb::ApprovalState::Pending,
         ListState::Approved => pb::ApprovalState::Approved,
@@ -311,7 +312,7 @@ fn grant_words(grant: &pb::Grant) -> String {
 }
 
 fn show(arguments: &ShowArguments) -> Result<c_int, Failure> {
-    let operator = arguments.operator.connect()?;
+    let operator = Operator::new(&arguments.service)?;
     let request = pb::GetApprovalRequest {
         approval_id: arguments.approval.clone(),
     };
@@ -360,7 +361,7 @@ fn scope(arguments: &ResolveArguments) -> Result<Option<pb::Scope>, Failure> {
 
 fn resolve(arguments: &ResolveArguments, decision: pb::Decision) -> Result<c_int, Failure> {
     let scope = scope(arguments)?;
-    let operator = arguments.operator.connect()?;
+    let operator = Operator::new(&arguments.service)?;
     let request = pb::ResolveApprovalRequest {
         approval_id: arguments.approval.clone(),
         decision: decision.into(),
@@ -418,7 +419,7 @@ fn outcome_words(outcome: pb::ResolveOutcome, approval: &pb::Approval) -> String
 }
 
 fn watch(arguments: &WatchArguments) -> Result<c_int, Failure> {
-    let operator = arguments.operator.connect()?;
+    let operator = Operator::new(&arguments.service)?;
     let form = arguments.output.output;
     let response = operator.call(
         pb::WatchApprovalsRequest {},
@@ -476,7 +477,7 @@ fn watch(arguments: &WatchArguments) -> Result<c_int, Failure> {
 }
 
 fn remembered(arguments: &WatchArguments) -> Result<c_int, Failure> {
-    let operator = arguments.operator.connect()?;
+    let operator = Operator::new(&arguments.service)?;
     let response = operator.call(pb::ListGrantsRequest {}, |channel, request| async move {
         client(channel).list_grants(request).await
     })?;
@@ -523,7 +524,7 @@ fn grant_row(grant: &pb::Grant) -> [String; 7] {
 }
 
 fn forget(arguments: &ShowArguments) -> Result<c_int, Failure> {
-    let operator = arguments.operator.connect()?;
+    let operator = Operator::new(&arguments.service)?;
     let request = pb::RevokeGrantRequest {
         approval_id: arguments.approval.clone(),
     };

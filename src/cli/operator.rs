@@ -2,18 +2,14 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use clap::Args;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
 use super::Failure;
-use crate::link::{Endpoint, LinkCredentials, Plaintext, ServiceCaller};
-
-/// Variables that begin so are an operator's own, and no session's.
-pub(super) const OPERATORS_OWN: &str = "EXECGATE_OPERATOR_";
+use super::service::ServiceOptions;
+use crate::link::ServiceCaller;
 
 /// The result couldn't be written, or the service failed.
 pub(super) const FAILED: c_int = 1;
@@ -29,80 +25,27 @@ pub(super) const REFUSED: c_int = 5;
 /// How long a call may take, but for one that watches.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where the policy service is, and what the operator shows it.
-#[derive(Debug, Args)]
-pub(super) struct OperatorOptions {
-    /// Where the policy service is: http://HOST:PORT, https://HOST:PORT or unix:/PATH
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "EXECGATE_OPERATOR_SERVICE",
-        default_value = "http://127.0.0.1:50051"
-    )]
-    service: String,
-
-    /// File of the operator's token; no other user can read it
-    #[arg(long, value_name = "FILE", env = "EXECGATE_OPERATOR_TOKEN_FILE")]
-    token_file: PathBuf,
-
-    /// Certificates in PEM to trust the policy service by, instead of the system's
-    #[arg(long, value_name = "FILE", env = "EXECGATE_OPERATOR_CA")]
-    ca: Option<PathBuf>,
-
-    /// User id of the policy service behind a unix: socket, besides root's and one's own; may be repeated
-    #[arg(
-        long = "service-uid",
-        value_name = "UID",
-        env = "EXECGATE_OPERATOR_UID",
-        value_delimiter = ','
-    )]
-    service_uids: Vec<u32>,
-
-    /// Allow http:// to other hosts: whoever stands between can read the token, and decide with it
-    #[arg(long)]
-    insecure_service: bool,
-}
-
 /// An operator's way to the service.
 pub(super) struct Operator {
     caller: ServiceCaller,
     runtime: tokio::runtime::Runtime,
 }
 
-impl OperatorOptions {
-    pub(super) fn connect(&self) -> Result<Operator, Failure> {
-        let endpoint: Endpoint = self
-            .service
-            .parse()
-            .map_err(|error| Failure::new(&error).exiting(SENSELESS))?;
-        let credentials = LinkCredentials {
-            ca: self.ca.clone(),
-            certificate: None,
-            token: Some(self.token_file.clone()),
-            service_uids: self.service_uids.clone(),
-            plaintext: if self.insecure_service {
-                Plaintext::Anywhere
-            } else {
-                Plaintext::OnLoopback
-            },
-        };
-        let caller = endpoint.caller(&credentials).map_err(|error| {
-            let failure = Failure::new(&error).exiting(REFUSED);
-            if error.is_exposed() {
-                failure.hint("use https://, or --insecure-service if nobody can stand between")
-            } else {
-                failure
-            }
+impl Operator {
+    /// Makes no connection yet.
+    pub(super) fn new(options: &ServiceOptions) -> Result<Self, Failure> {
+        let caller = options.caller()?.ok_or_else(|| {
+            Failure::saying("no policy service is named".to_owned())
+                .exiting(SENSELESS)
+                .hint("give --service URL, or set EXECGATE_SERVICE")
         })?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|error| Failure::new(&error).exiting(FAILED))?;
-        Ok(Operator { caller, runtime })
+        Ok(Self { caller, runtime })
     }
-}
 
-impl Operator {
     /// Makes one call.
     pub(super) fn call<M, R, F>(
         &self,

@@ -1,4 +1,4 @@
-//! How the command line names a policy service for those who look at its record, and what they show it.
+//! How the command line names a policy service for operators and auditors, and what they show it.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use super::Failure;
 use super::policy::unprepared;
 use crate::link::{CertificateFiles, Endpoint, LinkCredentials, Plaintext, ServiceCaller};
 
-/// Where a policy service is, and what its auditor shows it. A gate's credentials are others.
+/// Where a policy service is, and what an operator or auditor shows it. A gate's credentials are others.
 #[derive(Debug, Args)]
 pub(super) struct ServiceOptions {
     /// Policy service to ask: http://HOST:PORT, https://HOST:PORT or unix:/PATH
@@ -50,7 +50,7 @@ pub(super) struct ServiceOptions {
     )]
     service_uids: Vec<u32>,
 
-    /// Allow http:// to other hosts: whoever stands between can read all commands, and the token
+    /// Allow http:// to other hosts: whoever stands between can read all commands and the token, and decide with it
     #[arg(long)]
     insecure_service: bool,
 }

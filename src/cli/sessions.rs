@@ -6,7 +6,8 @@ use std::io::{self, Write};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::operator::{OperatorOptions, SENSELESS, UNKNOWN, table, unwritten};
+use super::operator::{Operator, SENSELESS, UNKNOWN, table, unwritten};
+use super::service::ServiceOptions;
 use super::{Failure, OutputForm, OutputOption, SUCCESS};
 use crate::pb::session::v1 as pb;
 use crate::pb::session::v1::session_service_client::SessionServiceClient;
@@ -44,7 +45,7 @@ enum Command {
 #[derive(Debug, Args)]
 struct ListArguments {
     #[command(flatten)]
-    operator: OperatorOptions,
+    service: ServiceOptions,
 
     #[command(flatten)]
     output: OutputOption,
@@ -53,7 +54,7 @@ struct ListArguments {
 #[derive(Debug, Args)]
 struct TerminateArguments {
     #[command(flatten)]
-    operator: OperatorOptions,
+    service: ServiceOptions,
 
     /// Its id, or the beginning of one that is connected: 4 characters at least
     #[arg(value_name = "SESSION")]
@@ -79,7 +80,7 @@ fn client(channel: tonic::transport::Channel) -> SessionServiceClient<tonic::tra
     SessionServiceClient::new(channel).max_decoding_message_size(LARGEST)
 }
 
-fn all(operator: &super::operator::Operator) -> Result<Vec<pb::Session>, Failure> {
+fn all(operator: &Operator) -> Result<Vec<pb::Session>, Failure> {
     let mut sessions = Vec::new();
     let mut page_token = String::new();
     loop {
@@ -99,7 +100,7 @@ fn all(operator: &super::operator::Operator) -> Result<Vec<pb::Session>, Failure
 }
 
 fn list(arguments: &ListArguments) -> Result<c_int, Failure> {
-    let operator = arguments.operator.connect()?;
+    let operator = Operator::new(&arguments.service)?;
     let sessions = all(&operator)?;
     let mut out = io::stdout().lock();
     let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -159,7 +160,7 @@ fn row(session: &pb::Session) -> [String; 8] {
 }
 
 fn terminate(arguments: &TerminateArguments) -> Result<c_int, Failure> {
-    let operator = arguments.operator.connect()?;
+    let operator = Operator::new(&arguments.service)?;
     let session = whole_id(&operator, &arguments.session)?;
     let request = pb::TerminateSessionRequest {
         session_id: session.clone(),
@@ -195,7 +196,7 @@ fn terminate(arguments: &TerminateArguments) -> Result<c_int, Failure> {
 }
 
 /// The id that is meant: a whole one, or that of the one session which begins so.
-fn whole_id(operator: &super::operator::Operator, given: &str) -> Result<String, Failure> {
+fn whole_id(operator: &Operator, given: &str) -> Result<String, Failure> {
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     if !given.bytes().all(is_digit) || given.len() < 4 || given.len() > 32 {
         return Err(Failure::saying(

@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 
-use super::operator::OPERATORS_OWN;
 use super::policy::GATES_OWN;
 use crate::sys::entry::Invocation;
 use crate::sys::spawn::InheritedContext;
@@ -38,7 +37,6 @@ impl Startup {
                     let entry = entry.to_bytes();
                     !GATES_OWN
                         .iter()
-                        .chain([&OPERATORS_OWN])
                         .any(|own| entry.starts_with(own.as_bytes()))
                 })
                 .map(owned)

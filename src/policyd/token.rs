@@ -94,7 +94,7 @@ pub fn run(args: &TokenArgs, out: &mut dyn Write) -> Result<(), TokenError> {
     let token = format!("{PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(bytes));
     let (word, shown_by, known_by) = match args.role {
         TokenRole::Gate => ("", "--policy-token-file", "--tokens"),
-        TokenRole::Operator => ("", "--token-file, or the console", "--operators"),
+        TokenRole::Operator => ("", "--service-token-file, or the console", "--operators"),
         TokenRole::Auditor => (
             " auditor",
             "--service-token-file, or the console",

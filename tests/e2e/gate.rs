@@ -111,7 +111,7 @@ impl Gate {
     pub(crate) fn operate(&self, token: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(EXECGATE);
         command.args(arguments).args(["--service", &self.url]);
-        command.arg("--token-file").arg(self.path(token));
+        command.arg("--service-token-file").arg(self.path(token));
         self.settle(&mut command);
         command
     }

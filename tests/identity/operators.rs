@@ -15,7 +15,11 @@ use crate::service::{Place, digest, tls};
 fn list(url: &str, ca: &Path, token: &Path) -> Done {
     let mut command = Command::new(EXECGATE);
     command.args(["approvals", "list", "--service", url]);
-    command.arg("--ca").arg(ca).arg("--token-file").arg(token);
+    command
+        .arg("--service-ca")
+        .arg(ca)
+        .arg("--service-token-file")
+        .arg(token);
     run(command.env_clear())
 }
 
@@ -72,7 +76,13 @@ async fn where_both_have_tokens_one_that_is_both_is_neither() {
         let call = |token: &str| {
             let file = place.secret(&format!("{token}.token"), token);
             let mut command = Command::new(EXECGATE);
-            command.args(["approvals", "list", "--service", &url, "--token-file"]);
+            command.args([
+                "approvals",
+                "list",
+                "--service",
+                &url,
+                "--service-token-file",
+            ]);
             run(command.arg(file).env_clear())
         };
         call("op").exits(0).prints("none\n");
