@@ -20,8 +20,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use execgate::pb::audit::audit_service_client::AuditServiceClient;
-use execgate::pb::audit::{ExecFilter, ListRequest, Outcome};
+use execgate::pb::audit::v1::audit_service_client::AuditServiceClient;
+use execgate::pb::audit::v1::{ExecFilter, ListRequest, Outcome};
 use execgate::pb::v1;
 use execgate::pb::v1::policy_service_client::PolicyServiceClient;
 use execgate::pb::v1::session_request::Event;

@@ -11,8 +11,8 @@ use tonic::{Code, Status};
 use super::service::ServiceOptions;
 use super::{Failure, SUCCESS};
 use crate::link::ServiceCaller;
-use crate::pb::audit::audit_service_client::AuditServiceClient;
-use crate::pb::audit::{
+use crate::pb::audit::v1::audit_service_client::AuditServiceClient;
+use crate::pb::audit::v1::{
     Exec, ExecFilter, ExecView, GetHeadRequest, GetSessionRequest, ListRequest, ListResponse,
     Session, WatchRequest, watch_request, watch_response,
 };

@@ -12,7 +12,7 @@ use super::audit::{client, runtime};
 use super::service::ServiceOptions;
 use super::{Failure, SUCCESS};
 use crate::link::ServiceCaller;
-use crate::pb::audit::{
+use crate::pb::audit::v1::{
     ExecChange, ExecView, WatchRequest, WatchResponse, watch_request, watch_response,
 };
 use crate::policyd::audit::{AuditColor, FilterArgs, Line, LineColors, json_line};

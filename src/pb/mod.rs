@@ -58,7 +58,6 @@ pub mod audit {
     pub mod v1 {
         tonic::include_proto!("execgate.audit.v1");
     }
-    pub use v1::*;
 }
 
 pub use policy::v1;

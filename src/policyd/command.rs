@@ -40,7 +40,7 @@ use super::webhook::{Webhook, WebhookError};
 use crate::logging::{self, LogFormat};
 use crate::metrics::{MetricsEndpoint, MetricsError};
 use crate::pb::approval::v1::approval_service_server::ApprovalServiceServer;
-use crate::pb::audit::audit_service_server::AuditServiceServer;
+use crate::pb::audit::v1::audit_service_server::AuditServiceServer;
 use crate::pb::session::v1::session_service_server::SessionServiceServer;
 use crate::pb::v1::policy_service_server::PolicyServiceServer;
 use crate::sys::{host, limits};

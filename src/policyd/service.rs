@@ -41,7 +41,7 @@ use crate::model::{
     Enforcement, EnvironmentRules, EscalationDecision, EscalationExecution, EscalationPermissions,
     EscalationTerms, ExecId, NamePattern, NetworkAccess, ProcessIdentity, Unprotected,
 };
-use crate::pb::audit::{AnswerMode, StoredAnswer};
+use crate::pb::audit::v1::{AnswerMode, StoredAnswer};
 use crate::pb::v1::policy_service_server::PolicyService;
 use crate::pb::v1::session_request::Event;
 use crate::pb::v1::session_response::Answer;

@@ -1,6 +1,6 @@
 //! List, GetSession, GetHead: what is asked for is found, and nothing else is told to anybody.
 
-use execgate::pb::audit::{
+use execgate::pb::audit::v1::{
     Exec, ExecFilter, ExecView, GetHeadRequest, GetSessionRequest, ListRequest, Outcome,
     WatchRequest, watch_request,
 };

@@ -144,7 +144,7 @@ async fn rules_that_can_not_be_used_show_in_metrics_and_health_and_the_last_good
 async fn all_that_was_answered_is_stored_when_it_is_told_to_stop_and_watchers_do_not_keep_it() {
     let mut place = Place::new();
     let mut auditor = place.auditor().await;
-    let request = place.showing("auditor", execgate::pb::audit::WatchRequest::default());
+    let request = place.showing("auditor", execgate::pb::audit::v1::WatchRequest::default());
     // One that never reads.
     let stopped = auditor.watch(request).await.expect("a call");
     let mut gate = place.gate(ONE).await;

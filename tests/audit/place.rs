@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use execgate::pb::audit::audit_service_client::AuditServiceClient;
+use execgate::pb::audit::v1::audit_service_client::AuditServiceClient;
 use execgate::pb::v1;
 use execgate::pb::v1::policy_service_client::PolicyServiceClient;
 use execgate::pb::v1::session_request::Event;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use execgate::pb::audit::{
+use execgate::pb::audit::v1::{
     ExecChange, ExecFilter, Outcome, WatchRequest, WatchResponse, watch_request, watch_response,
 };
 use tonic::Streaming;

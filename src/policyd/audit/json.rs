@@ -6,7 +6,7 @@ use base64::Engine;
 use serde_json::{Map, Value, json};
 
 use super::show::nanoseconds;
-use crate::pb::audit::{Exec, ending};
+use crate::pb::audit::v1::{Exec, ending};
 use crate::policyd::{described, text};
 
 /// An exec on a line, in which whatever isn't plain is escaped.

@@ -20,7 +20,7 @@ use rusqlite::Connection;
 
 use super::identity::GateIdentity;
 use super::store::{self, Arguments, Link, StoreError, Want};
-use crate::pb::audit::{
+use crate::pb::audit::v1::{
     Exec, ExecFilter, ExecView, GetSessionRequest, ListRequest, ListResponse, Outcome, Session,
 };
 pub use json::line as json_line;

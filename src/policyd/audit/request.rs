@@ -9,7 +9,7 @@ use prost::Message;
 use rusqlite::Connection;
 use sha2::{Digest, Sha256};
 
-use crate::pb::audit::{
+use crate::pb::audit::v1::{
     ChainLink, ExecFilter, ExecView, GetHeadResponse, GetSessionRequest, GetSessionResponse,
     ListRequest, ListResponse, Outcome,
 };

@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::request::{self, RequestError};
-use crate::pb::audit::audit_service_server::AuditService;
-use crate::pb::audit::{
+use crate::pb::audit::v1::audit_service_server::AuditService;
+use crate::pb::audit::v1::{
     EventsRemoved, ExecChanged, GetHeadRequest, GetHeadResponse, GetSessionRequest,
     GetSessionResponse, ListRequest, ListResponse, WatchRequest, WatchResponse, watch_request,
     watch_response,

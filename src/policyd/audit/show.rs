@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::io::{IsTerminal, Write};
 
 use super::AuditColor;
-use crate::pb::audit::{AnswerMode, Exec, Session, ending};
+use crate::pb::audit::v1::{AnswerMode, Exec, Session, ending};
 use crate::policyd::identity::GateIdentity;
 use crate::policyd::text;
 

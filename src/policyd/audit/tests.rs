@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::show::{Colors, Layout, in_tree_order, short_duration, write_table};
 use super::*;
-use crate::pb::audit::GateDecision;
+use crate::pb::audit::v1::GateDecision;
 use crate::pb::v1;
 use crate::policyd::store::{Journal, Store};
 use crate::policyd::text;

@@ -16,8 +16,8 @@ use super::login::LoggedIn;
 use super::{Console, show};
 use crate::pb::approval::v1 as approval;
 use crate::pb::approval::v1::approval_service_server::ApprovalService;
-use crate::pb::audit as record;
-use crate::pb::audit::audit_service_server::AuditService;
+use crate::pb::audit::v1 as record;
+use crate::pb::audit::v1::audit_service_server::AuditService;
 use crate::policyd::operators::Duty;
 
 /// How much of the past a page begins with, in events on record.

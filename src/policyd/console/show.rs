@@ -6,7 +6,7 @@ use prost_types::{Duration, Timestamp};
 use serde_json::{Value, json};
 
 use crate::pb::approval::v1 as approval;
-use crate::pb::audit as record;
+use crate::pb::audit::v1 as record;
 use crate::pb::session::v1 as session;
 use crate::policyd::approvals::command_line;
 use crate::policyd::text;

@@ -43,7 +43,7 @@ use schema::Written;
 pub use schema::open_for_reading;
 pub use verify::{Verification, Verified, verify};
 
-use crate::pb::audit::{AnswerMode, StoredAnswer};
+use crate::pb::audit::v1::{AnswerMode, StoredAnswer};
 use crate::pb::v1;
 use crate::pb::v1::session_request::Event;
 use crate::policyd::identity::GateIdentity;

@@ -12,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
 use super::chain;
 use super::schema::number;
-use crate::pb::audit::{
+use crate::pb::audit::v1::{
     AnswerMode, Ending, Exec, ExecChange, GateDecision, GivenAnswer, Outcome, Session, ending,
 };
 use crate::pb::v1;

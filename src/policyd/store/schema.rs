@@ -10,7 +10,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, params};
 use super::chain::{Entry, Link};
 use super::error::StoreError;
 use super::upgrade;
-use crate::pb::audit::{AnswerMode, StoredAnswer};
+use crate::pb::audit::v1::{AnswerMode, StoredAnswer};
 use crate::pb::v1;
 use crate::pb::v1::session_request::Event;
 use crate::policyd::identity::GateIdentity;

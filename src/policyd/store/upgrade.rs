@@ -9,7 +9,7 @@ use rusqlite::{OptionalExtension, Transaction};
 
 use super::chain::{Entry, Link};
 use super::schema::{self, Repeat, Row};
-use crate::pb::audit::{AnswerMode, StoredAnswer};
+use crate::pb::audit::v1::{AnswerMode, StoredAnswer};
 use crate::pb::v1;
 use crate::policyd::identity::GateIdentity;
 

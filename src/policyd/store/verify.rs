@@ -16,7 +16,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::chain::{Entry, Link, PRUNED};
 use super::error::StoreError;
 use super::schema::{self, Repeat, Row};
-use crate::pb::audit::StoredAnswer;
+use crate::pb::audit::v1::StoredAnswer;
 use crate::pb::v1;
 use crate::policyd::identity::GateIdentity;
 use crate::policyd::revision::hexadecimal;
