@@ -262,7 +262,7 @@ impl Session {
             id: ExecId(id),
             file: "/usr/bin/git".into(),
             argv: vec!["git".into(), "status".into(), "--short".into()],
-            workdir: "/work/src".into(),
+            workdir: "/sandbox/src".into(),
             env: Environment((0..40).map(|n| format!("NAME_{n}=value").into()).collect()),
             process: ProcessIdentity::default(),
             parent: None,

@@ -130,22 +130,22 @@ mod tests {
             sha256: Some([7; 32]),
             content,
         };
-        let writable = Protection::Writable("/work".into());
-        let interpreter = file("/work/sh", writable, ExecutableContent::Binary);
+        let writable = Protection::Writable("/sandbox".into());
+        let interpreter = file("/sandbox/sh", writable, ExecutableContent::Binary);
         let content = ExecutableContent::Script(Interpreter {
-            name: "../work/sh".into(),
+            name: "../sandbox/sh".into(),
             argument: Some("-e".into()),
             executable: Executable::Found(Arc::new(interpreter)),
         });
         let script = file("/usr/bin/script", Protection::Protected, content);
         let info = executable_info(&Executable::Found(Arc::new(script)));
         assert_eq!(info.protection(), v1::Protection::Writable);
-        assert_eq!(info.writable_path, &b"/work"[..]);
+        assert_eq!(info.writable_path, &b"/sandbox"[..]);
         assert_eq!(info.sha256, &[7; 32][..]);
         let interpreter = info.interpreter.expect("an interpreter");
         assert_eq!(interpreter.argument, &b"-e"[..]);
         let executable = interpreter.executable.expect("a file");
-        assert_eq!(executable.real_path, &b"/work/sh"[..]);
+        assert_eq!(executable.real_path, &b"/sandbox/sh"[..]);
         assert_eq!(executable.mode, 0o4755);
 
         let info = executable_info(&Executable::Unknown("gone".to_owned()));

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::revision::hexadecimal;
 use crate::pb::v1;
 
 /// What the gate said of a program; `null` where it said nothing.
@@ -59,15 +60,6 @@ pub(super) fn protection(protection: v1::Protection) -> &'static str {
         v1::Protection::Writable => "writable",
         v1::Protection::Unspecified => "unknown",
     }
-}
-
-pub(super) fn hexadecimal(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing into a string doesn't fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -381,7 +381,7 @@ mod tests {
         "LD_PRELOAD=/x.so",
         "PATH=/work",
         "HOME=/owners",
-        "SHELL=/work/sh",
+        "SHELL=/sandbox/sh",
         "TERM=xterm",
         "BASH_FUNC_ls%%=() { evil; }",
         "LDFLAG=fine",

@@ -21,6 +21,7 @@ use super::load::bound;
 use super::{CODE_DECIDE_FAILED, DECIDE};
 use crate::model::{Enforcement, EscalationTerms};
 use crate::pb::v1;
+use crate::policyd::revision::hexadecimal;
 use crate::policyd::throttle::Throttle;
 use crate::policyd::{described, text};
 
@@ -223,7 +224,7 @@ impl Decoding {
                 "sha256",
                 match &info.sha256[..] {
                     [] => Value::new_none(),
-                    digest => heap.alloc(described::hexadecimal(digest)),
+                    digest => heap.alloc(hexadecimal(digest)),
                 },
             ),
             ("interpreter", interpreter),

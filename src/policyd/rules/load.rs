@@ -99,34 +99,32 @@ impl Rules {
 
 /// Reads one file; gives its name, fit to show, and its text.
 fn read(path: &Path) -> Result<(String, String), RulesError> {
-    {
-        let read_error = |source| RulesError::Read {
+    let read_error = |source| RulesError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    // Asked before it is opened: opening a pipe would wait for its writer.
+    if !std::fs::metadata(path).map_err(read_error)?.is_file() {
+        return Err(RulesError::NotAFile {
             path: path.to_owned(),
-            source,
-        };
-        // Asked before it is opened: opening a pipe would wait for its writer.
-        if !std::fs::metadata(path).map_err(read_error)?.is_file() {
-            return Err(RulesError::NotAFile {
-                path: path.to_owned(),
-            });
-        }
-        let mut content = Vec::new();
-        std::fs::File::open(path)
-            .and_then(|file| file.take(MAX_FILE_SIZE + 1).read_to_end(&mut content))
-            .map_err(read_error)?;
-        if content.len() as u64 > MAX_FILE_SIZE {
-            return Err(RulesError::TooLarge {
-                path: path.to_owned(),
-                limit: MAX_FILE_SIZE,
-            });
-        }
-        let file = text::shown(path.as_os_str().as_encoded_bytes());
-        let content = String::from_utf8(content).map_err(|error| RulesError::NotText {
-            line: bytes_before(&error).split(|byte| *byte == b'\n').count(),
-            file: file.clone(),
-        })?;
-        Ok((file, content))
+        });
     }
+    let mut content = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(MAX_FILE_SIZE + 1).read_to_end(&mut content))
+        .map_err(read_error)?;
+    if content.len() as u64 > MAX_FILE_SIZE {
+        return Err(RulesError::TooLarge {
+            path: path.to_owned(),
+            limit: MAX_FILE_SIZE,
+        });
+    }
+    let file = text::shown(path.as_os_str().as_encoded_bytes());
+    let content = String::from_utf8(content).map_err(|error| RulesError::NotText {
+        line: bytes_before(&error).split(|byte| *byte == b'\n').count(),
+        file: file.clone(),
+    })?;
+    Ok((file, content))
 }
 
 /// What one file says.

@@ -884,11 +884,11 @@ def decide(exec):
 fn script_info() -> crate::pb::v1::ExecutableInfo {
     use crate::pb::v1;
     v1::ExecutableInfo {
-        real_path: b"/work/tool"[..].into(),
+        real_path: b"/sandbox/tool"[..].into(),
         owner_user_id: 1000,
         mode: 0o755,
         protection: v1::Protection::Writable.into(),
-        writable_path: b"/work"[..].into(),
+        writable_path: b"/sandbox"[..].into(),
         sha256: vec![0xab; 32].into(),
         interpreter: Some(Box::new(v1::Interpreter {
             name: b"/bin/sh"[..].into(),
@@ -907,7 +907,7 @@ fn ask_about(rules: &Rules, info: Option<&crate::pb::v1::ExecutableInfo>, argv: 
     let session = SessionFacts::default();
     rules.evaluate(&ExecFacts {
         id: ExecId(1),
-        file: b"/work/tool",
+        file: b"/sandbox/tool",
         argv: argv.iter().map(|word| word.as_bytes()).collect(),
         workdir: b"/work",
         environment_names: Vec::new(),
@@ -940,7 +940,7 @@ def decide(exec):
     let ruling = ask_about(&rules, Some(&script_info()), &["tool"]);
     assert_eq!(
         ruling.reason,
-        "/work/tool False writable /work 1000 True abab /bin/sh -e /usr/bin/dash True None False"
+        "/sandbox/tool False writable /sandbox 1000 True abab /bin/sh -e /usr/bin/dash True None False"
     );
     assert_eq!(ask_about(&rules, None, &["tool"]).reason, "no file");
     let missing = crate::pb::v1::ExecutableInfo {
@@ -968,7 +968,7 @@ fn escalations_have_terms() {
     };
     for file in [
         format!("def decide(exec):\n    return escalate({arguments})\n"),
-        format!("prefix_rule([\"/work/tool\"], \"escalate\", {arguments})\n"),
+        format!("prefix_rule([\"/sandbox/tool\"], \"escalate\", {arguments})\n"),
         format!("fallback(\"escalate\", {arguments})\n"),
     ] {
         let ruling = ask_about(&rules(&file), None, &["tool"]);
@@ -1050,7 +1050,7 @@ fn what_is_not_told_whole_is_not_known_to_be_harmless() {
     let rules =
         rules("def decide(exec):\n    return \"run\" if only_options(exec, []) else \"deny\"\n");
     assert!(!is_denied(&ask_about(&rules, None, &["x", "y"])));
-    let ruling = ask_bytes(&rules, b"/work/tool", &[b"x", b"\xff"]);
+    let ruling = ask_bytes(&rules, b"/sandbox/tool", &[b"x", b"\xff"]);
     assert!(is_denied(&ruling));
 }
 
