@@ -32,12 +32,23 @@ programs:
 	@mkdir -p $(DIST)/bin
 	@install -m 755 target/release/execgate target/release/execgate-policyd $(DIST)/bin/
 
-# Statically linked, for this program alone: a dynamic loader would be most of its cost.
+# The start of a C library, or a dynamic loader, would be most of the wrapper's cost, so it has neither; on
+# processors that its own start isn't written for it is statically linked, as what it becomes always is.
+STATIC := -C target-feature=+crt-static
+ifeq ($(shell uname -m),x86_64)
+WRAPPER_FEATURES :=
+WRAPPER_LINK := $(STATIC) -C relocation-model=static -C link-arg=-nostdlib -C link-arg=-nostartfiles
+else
+WRAPPER_FEATURES := --features std
+WRAPPER_LINK := $(STATIC)
+endif
+SMALL := rustc --locked --profile wrapper --no-default-features
+
 wrapper:
-	$(CARGO) rustc --locked --profile wrapper --no-default-features --bin execgate-wrapper -- \
-		-C target-feature=+crt-static
+	$(CARGO) $(SMALL) --features std --bin execgate-stand-in -- $(STATIC)
+	$(CARGO) $(SMALL) $(WRAPPER_FEATURES) --bin execgate-wrapper -- $(WRAPPER_LINK)
 	@mkdir -p $(DIST)/libexec/execgate
-	@install -m 755 target/wrapper/execgate-wrapper $(DIST)/libexec/execgate/
+	@install -m 755 target/wrapper/execgate-wrapper target/wrapper/execgate-stand-in $(DIST)/libexec/execgate/
 
 shells:
 	patches/build-shells.sh all --prefix $(DIST) --work target/shells

@@ -1,9 +1,17 @@
 //! Central exec policy for sandboxes: every command waits for a verdict from a policy service.
 
-pub mod model;
+#![cfg_attr(not(feature = "std"), no_std)]
+
+extern crate alloc;
+
 pub mod sys;
 pub mod wire;
 pub mod wrapper;
+
+#[cfg(feature = "std")]
+pub mod model;
+#[cfg(feature = "std")]
+pub mod stand_in;
 
 #[cfg(feature = "full")]
 pub mod cli;

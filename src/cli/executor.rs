@@ -23,7 +23,7 @@ use crate::server::{
 };
 use crate::sys::signal::SignalWatch;
 use crate::sys::spawn::{Command, Directory, ProcessGroup, Report, Step, Supervisor};
-use crate::sys::{descriptor, process, readiness};
+use crate::sys::{entry, process, readiness};
 use crate::wire::SOCKET_VARIABLE;
 
 /// The most of each stream that is captured, in bytes, and of both together. What is more is read
@@ -191,7 +191,7 @@ impl Executor {
             .get(OsStr::new(SOCKET_VARIABLE))
             .and_then(|value| value.to_str()?.parse().ok())
         {
-            let client = descriptor::inherited(number)?;
+            let client = entry::inherited(number)?;
             descriptors.push((client.as_fd().try_clone_to_owned()?, number));
         }
         let supervisor = Supervisor::start(Command {

@@ -5,10 +5,14 @@ use std::path::{Path, PathBuf};
 use super::Failure;
 use crate::wire::WRAPPER_VARIABLE;
 
-/// Directory of the wrapper and the shells, from that of the programs.
-const LIBEXEC: &str = "../libexec/execgate";
+/// Directory of the wrapper and the shells, from that of the programs; in the source tree, from that of a
+/// development build.
+const LIBEXEC: [&str; 2] = ["../libexec/execgate", "../dist/libexec/execgate"];
 
 const WRAPPER: &str = "execgate-wrapper";
+
+/// What the wrapper becomes where a command doesn't simply run, beside it.
+const STAND_IN: &str = "execgate-stand-in";
 
 const HOW_TO_BUILD: &str = "`make build` in the source tree makes it, `make install` installs it";
 
@@ -20,20 +24,21 @@ fn own_directory() -> Option<PathBuf> {
 
 /// The directory of the wrapper and the shells, where this program is installed.
 fn libexec() -> Option<PathBuf> {
-    std::fs::canonicalize(own_directory()?.join(LIBEXEC)).ok()
+    let own = own_directory()?;
+    LIBEXEC
+        .iter()
+        .find_map(|directory| std::fs::canonicalize(own.join(directory)).ok())
 }
 
-/// The wrapper: in the directory of the shells, or beside the program in a development build.
+/// The wrapper, in the directory of the shells.
 pub(super) fn wrapper() -> Result<PathBuf, Failure> {
-    let candidates = [libexec(), own_directory()];
-    let found = candidates
-        .into_iter()
-        .flatten()
-        .map(|directory| directory.join(WRAPPER))
-        .find(|path| path.is_file());
+    let found = libexec()
+        .and_then(|directory| std::fs::canonicalize(directory.join(WRAPPER)).ok())
+        .filter(|path| path.with_file_name(STAND_IN).is_file());
     found.ok_or_else(|| {
+        let [installed, _] = LIBEXEC;
         Failure::saying(format!(
-            "{WRAPPER} is neither in {LIBEXEC} nor beside the program"
+            "{WRAPPER}, with {STAND_IN} beside it, is not in {installed}, from the program's own directory"
         ))
         .hint(HOW_TO_BUILD)
     })

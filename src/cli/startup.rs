@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 
 use super::policy::GATES_OWN;
-use crate::sys::entry::Invocation;
+use crate::sys::entry::{self, Invocation};
 use crate::sys::spawn::InheritedContext;
 use crate::sys::{context, descriptor, limits, signal};
 
@@ -55,7 +55,7 @@ impl Startup {
     /// Copies of the inherited descriptors, each with its number.
     pub(super) fn descriptors(&self) -> io::Result<Vec<(OwnedFd, RawFd)>> {
         let copy = |number: &RawFd| {
-            let fd = descriptor::inherited(*number)?;
+            let fd = entry::inherited(*number)?;
             Ok((fd.try_clone_to_owned()?, *number))
         };
         self.descriptors.iter().map(copy).collect()

@@ -4,6 +4,7 @@ use std::task::{Context, Poll};
 use std::time::SystemTime;
 
 use prost::Message;
+use tokio::time::{Sleep, sleep_until};
 use tokio_stream::Stream;
 
 use super::codec::EncodedEvent;
@@ -17,19 +18,41 @@ use crate::pb;
 pub(super) struct Outgoing {
     shared: Arc<Shared>,
     call: CallNumber,
+    /// Ends when what waits for more is to go.
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl Outgoing {
     pub(super) fn new(shared: Arc<Shared>, call: CallNumber) -> Self {
-        Self { shared, call }
+        Self {
+            shared,
+            call,
+            pause: None,
+        }
     }
 }
 
 impl Stream for Outgoing {
     type Item = EncodedEvent;
 
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<EncodedEvent>> {
-        match self.shared.next_to_send(self.call, context.waker()) {
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<EncodedEvent>> {
+        let next = loop {
+            match self.shared.next_to_send(self.call, context.waker()) {
+                ToSend::Later(due) => {
+                    let mut pause = Box::pin(sleep_until(due));
+                    if pause.as_mut().poll(context).is_pending() {
+                        self.pause = Some(pause);
+                        return Poll::Pending;
+                    }
+                }
+                next => break next,
+            }
+        };
+        self.pause = None;
+        match next {
             ToSend::Message { sequence, body } => {
                 Poll::Ready(Some(EncodedEvent { sequence, body }))
             }
@@ -41,7 +64,7 @@ impl Stream for Outgoing {
                     .encode_to_vec()
                     .into(),
             })),
-            ToSend::Wait => Poll::Pending,
+            ToSend::Wait | ToSend::Later(_) => Poll::Pending,
             ToSend::HalfClose => Poll::Ready(None),
         }
     }

@@ -70,9 +70,26 @@ struct Locked {
     state: SessionState<Asker>,
     /// The transport, when it waits for something to send.
     transport: Option<Waker>,
+    /// Events that wait for others, where the transport has sent all before them.
+    gathered: Option<Gathered>,
     /// What of the session is noted in its shares.
     noted: Load,
 }
+
+/// Events that are sent together: with the next question, or when they have waited long enough.
+#[derive(Debug, Clone, Copy)]
+struct Gathered {
+    count: usize,
+    /// When they go at the latest.
+    due: Instant,
+}
+
+/// How long an event that nobody waits for may wait for others. Each message that is sent by itself wakes the
+/// service, at the cost of the command that has just begun.
+const GATHERING: Duration = Duration::from_millis(5);
+
+/// As many events don't wait for more.
+const MOST_GATHERED: usize = 64;
 
 /// Who waits for an answer.
 #[derive(Debug)]
@@ -233,14 +250,14 @@ impl EscalationPolicy for SessionLink {
             self.shared.disclose(&mut event, &exec);
         }
         let body = Bytes::from(event.encode_to_vec());
-        self.shared.tell(|state| {
-            state.record(body, Instant::now());
-            if is_last {
-                state.finish();
-            }
-        });
         if is_last {
+            self.shared.tell(|state| {
+                state.record(body, Instant::now());
+                state.finish();
+            });
             self.shared.over.cancel();
+        } else {
+            self.shared.record(body);
         }
     }
 }
@@ -295,6 +312,7 @@ impl Shared {
             locked: Mutex::new(Locked {
                 state,
                 transport: None,
+                gathered: None,
                 noted: Load::default(),
             }),
             attempt_now: Notify::new(),
@@ -400,10 +418,35 @@ impl Shared {
         changed
     }
 
+    /// Records an event that nobody waits for.
+    fn record(&self, body: Bytes) {
+        let now = Instant::now();
+        self.tell_by(
+            |gathered| {
+                let due = gathered.map_or(now + GATHERING, |gathered| gathered.due);
+                let count = gathered.map_or(0, |gathered| gathered.count) + 1;
+                (count < MOST_GATHERED).then_some(Gathered { count, due })
+            },
+            |state| state.record(body, now),
+        );
+    }
+
     /// Changes the state, and tells the transport that there may be something to send.
     fn tell<T>(&self, change: impl FnOnce(&mut SessionState<Asker>) -> T) -> T {
+        self.tell_by(|_| None, change)
+    }
+
+    /// The same, where `gather` says what waits for others behind that.
+    fn tell_by<T>(
+        &self,
+        gather: impl FnOnce(Option<Gathered>) -> Option<Gathered>,
+        change: impl FnOnce(&mut SessionState<Asker>) -> T,
+    ) -> T {
         let (value, dropped, transport) = {
             let mut locked = self.lock();
+            if locked.transport.is_some() || locked.gathered.is_some() {
+                locked.gathered = gather(locked.gathered);
+            }
             self.shares.allow(&mut locked.state);
             let value = change(&mut locked.state);
             self.note(&mut locked);
@@ -435,6 +478,12 @@ impl Shared {
     /// For the transport of `call`.
     pub(super) fn next_to_send(&self, call: CallNumber, waker: &Waker) -> ToSend {
         let mut locked = self.lock();
+        let due = locked.gathered.map(|gathered| gathered.due);
+        if let Some(due) = due.filter(|due| *due > Instant::now()) {
+            locked.transport = Some(waker.clone());
+            return ToSend::Later(due);
+        }
+        locked.gathered = None;
         let next = locked.state.next(call);
         self.note(&mut locked);
         if next == ToSend::Wait {
@@ -444,6 +493,7 @@ impl Shared {
     }
 
     pub(super) fn begin_call(&self) -> CallNumber {
+        self.lock().gathered = None;
         self.update(|state| {
             state.begin_call(|attempt, next_sequence| {
                 let resumption = Resumption {
@@ -652,7 +702,7 @@ impl Shared {
         let reason = WithdrawalReason::DeadlinePassed;
         let withdrawn = pb::exec_withdrawn(exec, reason, SystemTime::now());
         let body = withdrawn.encode_to_vec().into();
-        self.tell(|state| state.record(body, Instant::now()));
+        self.record(body);
     }
 
     /// How long ago the oldest event was that isn't settled.

@@ -191,6 +191,8 @@ pub(super) enum ToSend {
     Lost { first: u64, last: u64 },
     /// Nothing, at present.
     Wait,
+    /// Nothing before then, unless something comes that can't wait.
+    Later(Instant),
     /// Nothing any more.
     HalfClose,
 }

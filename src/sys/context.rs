@@ -120,44 +120,6 @@ pub fn no_new_privileges() -> bool {
     unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 }
 }
 
-/// A limit on open files that makes room for a few more, while it is there.
-#[derive(Debug)]
-pub struct RaisedOpenFiles(libc::rlimit);
-
-impl RaisedOpenFiles {
-    /// Raises the limit as far as this process may, if that is any further.
-    pub fn new() -> io::Result<Self> {
-        let mut before = libc::rlimit {
-            rlim_cur: 0,
-            rlim_max: 0,
-        };
-        // SAFETY: `before` is writable.
-        check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before) })?;
-        let wanted = before.rlim_max.max(ENOUGH_FILES);
-        for hard in [wanted, before.rlim_max] {
-            let raised = libc::rlimit {
-                rlim_cur: wanted.min(hard),
-                rlim_max: hard,
-            };
-            // SAFETY: `raised` is readable. Above the hard limit it takes a privilege.
-            if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } == 0 {
-                break;
-            }
-        }
-        Ok(Self(before))
-    }
-}
-
-impl Drop for RaisedOpenFiles {
-    fn drop(&mut self) {
-        // SAFETY: the limit is readable. Lowering is always allowed.
-        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const self.0) };
-    }
-}
-
-/// More than a wrapper ever opens, beside what its command has open.
-const ENOUGH_FILES: u64 = 256;
-
 /// The system's monotonic clock, `clock_gettime(2)`.
 #[must_use]
 pub fn monotonic_nanoseconds() -> u64 {

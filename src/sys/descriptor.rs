@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use super::check;
+use super::entry::inherited;
 
 fn flags(fd: RawFd) -> io::Result<libc::c_int> {
     // SAFETY: F_GETFD takes no pointer; a descriptor that isn't open is an error.
@@ -56,18 +57,6 @@ pub fn is_nonblocking(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(flags & libc::O_NONBLOCK != 0)
 }
 
-/// Borrows the descriptor with this number for the rest of the process's life, if it is open.
-///
-/// For descriptors that a process inherits: nothing in the process may close it.
-pub fn inherited(number: RawFd) -> io::Result<BorrowedFd<'static>> {
-    if number < 0 {
-        return Err(io::Error::from_raw_os_error(libc::EBADF));
-    }
-    flags(number)?;
-    // SAFETY: it is open, and by this function's contract stays so.
-    Ok(unsafe { BorrowedFd::borrow_raw(number) })
-}
-
 /// The descriptors that a program executed now would get: those that are open and not close-on-exec,
 /// in ascending order.
 #[must_use]
@@ -100,13 +89,5 @@ mod tests {
         let inheritable: Vec<_> = inheritable().iter().map(AsRawFd::as_raw_fd).collect();
         assert!(inheritable.contains(&writer.as_raw_fd()));
         assert!(!inheritable.contains(&reader.as_raw_fd()));
-    }
-
-    #[test]
-    fn a_number_that_is_not_open_is_an_error() {
-        for number in [-1, 1_000_000] {
-            let error = inherited(number).unwrap_err();
-            assert_eq!(error.raw_os_error(), Some(libc::EBADF));
-        }
     }
 }

@@ -2,9 +2,15 @@
 //!
 //! Rust's own start of `main` sets `SIGPIPE` to ignored and opens `/dev/null` in the place of closed
 //! standard descriptors (`std::rt`). A program that is to become another program must hand on what
-//! it was given, so the wrapper starts here instead.
+//! it was given, so the wrapper and what stands in for it start here instead.
 
-use std::ffi::{CStr, CString, c_char};
+use alloc::boxed::Box;
+use alloc::ffi::CString;
+use alloc::vec::Vec;
+use core::ffi::{CStr, c_char};
+
+use rustix::fd::{BorrowedFd, RawFd};
+use rustix::io::{Errno, fcntl_getfd};
 
 /// Arguments and environment as the kernel passed them.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +48,7 @@ impl Vector {
     fn of(strings: impl Iterator<Item = &'static CStr>) -> Self {
         let pointers: Vec<_> = strings
             .map(CStr::as_ptr)
-            .chain([std::ptr::null()])
+            .chain([core::ptr::null()])
             .collect();
         Self(Vec::leak(pointers).as_ptr())
     }
@@ -77,6 +83,26 @@ impl Invocation {
         }
     }
 
+    /// The first `count` arguments alone, and no environment. What that takes is never freed.
+    #[must_use]
+    pub fn without_rest(self, count: usize) -> Self {
+        Self {
+            arguments: Vector::of(self.arguments.iter().take(count)),
+            environment: Vector::of(core::iter::empty()),
+        }
+    }
+
+    /// The value of a variable in the environment.
+    #[must_use]
+    pub fn variable(self, name: &str) -> Option<&'static [u8]> {
+        self.environment.iter().find_map(|entry| {
+            entry
+                .to_bytes()
+                .strip_prefix(name.as_bytes())?
+                .strip_prefix(b"=")
+        })
+    }
+
     /// The arguments, from argument zero on.
     #[must_use]
     pub fn arguments(self) -> Vector {
@@ -90,11 +116,40 @@ impl Invocation {
     }
 }
 
+/// Borrows the descriptor with this number for the rest of the process's life, if it is open.
+///
+/// For descriptors that a process inherits: nothing in the process may close it.
+pub fn inherited(number: RawFd) -> Result<BorrowedFd<'static>, Errno> {
+    if number < 0 {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: not -1; whether it is open is what is asked here, and by this function's contract it stays so.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+    fcntl_getfd(descriptor).map(|_| descriptor)
+}
+
+/// Replaces the process by `file`, with these very arrays. Returns only where that failed.
+///
+/// Nothing else changes: descriptors, signals, directory and limits are handed on as they are. The
+/// file isn't searched for, and one that the kernel doesn't know how to run (`ENOEXEC`) is an error.
+pub fn replace_process(file: &CStr, arguments: Vector, environment: Vector) -> Errno {
+    #[cfg(not(feature = "std"))]
+    {
+        super::bare::execute(file, arguments, environment)
+    }
+    #[cfg(feature = "std")]
+    {
+        // SAFETY: a string and two null-terminated arrays of strings, by their types.
+        unsafe { libc::execve(file.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+        Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
+    }
+}
+
 /// Makes `$main`, a `fn(Invocation) -> c_int`, the start of a `#![no_main]` program.
 #[macro_export]
 macro_rules! raw_main {
     ($main:path) => {
-        /// What the C runtime calls.
+        /// What the start of the process calls: the C library's, or without one `sys::bare`.
         ///
         /// # Safety
         /// As for [`Invocation::new`]($crate::sys::entry::Invocation::new).
@@ -102,13 +157,25 @@ macro_rules! raw_main {
         #[allow(unsafe_code)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn main(
-            _: ::std::ffi::c_int,
-            argv: *const *const ::std::ffi::c_char,
-            envp: *const *const ::std::ffi::c_char,
-        ) -> ::std::ffi::c_int {
-            // SAFETY: the C runtime passes the arrays that the kernel laid out, and nothing in the
+            _: ::core::ffi::c_int,
+            argv: *const *const ::core::ffi::c_char,
+            envp: *const *const ::core::ffi::c_char,
+        ) -> ::core::ffi::c_int {
+            // SAFETY: the caller passes the arrays that the kernel laid out, and nothing in the
             // program changes them.
             $main(unsafe { $crate::sys::entry::Invocation::new(argv, envp) })
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_not_open_is_an_error() {
+        for number in [-1, 1_000_000] {
+            assert_eq!(inherited(number).unwrap_err(), Errno::BADF);
+        }
+    }
 }

@@ -16,16 +16,6 @@ const CANNOT_EXECUTE: i32 = 126;
 /// (`BINPRM_BUF_SIZE`).
 const BEGINNING: usize = 256;
 
-/// Replaces the process by `file`, with these very arrays. Returns only where that failed.
-///
-/// Nothing else changes: descriptors, signals, directory and limits are handed on as they are. The
-/// file isn't searched for, and one that the kernel doesn't know how to run (`ENOEXEC`) is an error.
-pub fn replace_process(file: &CStr, arguments: Vector, environment: Vector) -> io::Error {
-    // SAFETY: a string and two null-terminated arrays of strings, by their types.
-    unsafe { libc::execve(file.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
-    io::Error::last_os_error()
-}
-
 /// Replaces the process by the system's shell, reading `script`: what `execvp(3)` and shells do for a
 /// text file with no `#!` line. `arguments` are the script's, without argument zero.
 pub fn replace_process_by_shell(

@@ -9,13 +9,25 @@
 //! Not here: messages, policy, anything asynchronous.
 #![allow(unsafe_code)]
 
-pub mod context;
-pub mod core_dump;
-pub mod descriptor;
 pub mod entry;
+pub mod open_files;
+
+#[cfg(not(feature = "std"))]
+mod bare;
+
+#[cfg(feature = "std")]
+pub mod context;
+#[cfg(feature = "std")]
+pub mod core_dump;
+#[cfg(feature = "std")]
+pub mod descriptor;
+#[cfg(feature = "std")]
 pub mod exec;
+#[cfg(feature = "std")]
 pub mod process;
+#[cfg(feature = "std")]
 pub mod signal;
+#[cfg(feature = "std")]
 pub mod socket;
 
 #[cfg(feature = "full")]
@@ -45,9 +57,11 @@ pub mod readiness;
 #[cfg(feature = "full")]
 pub mod spawn;
 
+#[cfg(feature = "std")]
 use std::io;
 
 /// Turns the `-1` of a system call into the error that `errno` names.
+#[cfg(feature = "std")]
 fn check<T: PartialEq + From<i8>>(result: T) -> io::Result<T> {
     if result == T::from(-1) {
         Err(io::Error::last_os_error())
@@ -57,6 +71,7 @@ fn check<T: PartialEq + From<i8>>(result: T) -> io::Result<T> {
 }
 
 /// Repeats a system call that a signal handler interrupted.
+#[cfg(feature = "std")]
 fn retry_interrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {

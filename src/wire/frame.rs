@@ -1,4 +1,5 @@
-use std::fmt;
+use alloc::vec::Vec;
+use core::fmt;
 
 /// Size of the length before each message, in bytes: unsigned, little-endian.
 pub const PREFIX: usize = 4;
@@ -48,20 +49,19 @@ impl fmt::Display for FrameError {
     }
 }
 
-impl std::error::Error for FrameError {}
+impl core::error::Error for FrameError {}
 
 /// Puts a message behind its length.
 ///
 /// # Errors
 /// [`FrameError::TooLong`].
 pub fn encode(message: &impl serde::Serialize) -> Result<Vec<u8>, FrameError> {
-    let mut bytes = vec![0; PREFIX];
     // Serializing into memory fails only for types that aren't JSON, of which there are none here.
-    let _ = serde_json::to_writer(&mut bytes, message);
-    let length = bytes.len() - PREFIX;
+    let mut bytes = serde_json::to_vec(message).unwrap_or_default();
+    let length = bytes.len();
     match u32::try_from(length) {
         Ok(prefix) if length <= MAX_FRAME => {
-            bytes[..PREFIX].copy_from_slice(&prefix.to_le_bytes());
+            bytes.splice(..0, prefix.to_le_bytes());
             Ok(bytes)
         }
         _ => Err(FrameError::TooLong {
@@ -130,7 +130,7 @@ impl FrameReader {
     pub fn take(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
         match self.length()? {
             Some(length) if self.bytes.len() == PREFIX + length => {
-                let mut message = std::mem::take(&mut self.bytes);
+                let mut message = core::mem::take(&mut self.bytes);
                 message.drain(..PREFIX);
                 Ok(Some(message))
             }

@@ -18,15 +18,24 @@
 //! Not here: sockets, descriptors, what a message means.
 
 mod frame;
-mod message;
+mod question;
+
+#[cfg(feature = "std")]
+mod following;
+#[cfg(feature = "std")]
 mod refusal;
+#[cfg(feature = "std")]
+mod request;
 
 pub use frame::{FrameError, FrameReader, MAX_FOLLOWING_FRAME, MAX_FRAME, PREFIX, encode};
-pub use message::{
-    Action, CommandContext, DecodeError, EscalateRequest, EscalateResponse, Forward, Notice,
-    RequestFields, SuperExecMessage, SuperExecResult, WaitNotice, decode,
-};
+pub use question::{Action, DecodeError, EscalateResponse, RequestFields, WaitNotice, decode};
+
+#[cfg(feature = "std")]
+pub use following::{CommandContext, Forward, Notice, SuperExecMessage, SuperExecResult};
+#[cfg(feature = "std")]
 pub use refusal::{Contents, Refusal};
+#[cfg(feature = "std")]
+pub use request::EscalateRequest;
 
 /// The handshake's datagram.
 pub const HANDSHAKE: [u8; 1] = [0];

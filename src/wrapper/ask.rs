@@ -1,13 +1,22 @@
-use std::ffi::{CStr, OsString};
-use std::io::{self, IsTerminal};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use alloc::ffi::CString;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ffi::CStr;
+use core::mem::MaybeUninit;
 
-use super::{Failure, say};
-use crate::sys::context::RaisedOpenFiles;
-use crate::sys::descriptor;
-use crate::sys::entry::Invocation;
-use crate::sys::socket::{self, Kind, Wait};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, FdFlags, IoSlice, fcntl_setfd, retry_on_intr};
+use rustix::net::sockopt::{socket_domain, socket_type};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+    SocketType, recv, send, sendmsg, socketpair,
+};
+
+use super::failure::{Failure, Words, say};
+use crate::sys::entry::{self, Invocation};
+use crate::sys::open_files::RaisedOpenFiles;
 use crate::wire::{
     self, Action, EscalateResponse, FrameReader, HANDSHAKE, RequestFields, SESSION_VARIABLES,
     SOCKET_VARIABLE, WaitNotice,
@@ -39,7 +48,7 @@ pub(super) fn ask(invocation: Invocation, file: &CStr) -> Result<Question, Failu
             .skip(2)
             .map(CStr::to_bytes)
             .collect(),
-        workdir: workdir.as_bytes(),
+        workdir: &workdir,
         env: invocation
             .environment()
             .iter()
@@ -47,7 +56,7 @@ pub(super) fn ask(invocation: Invocation, file: &CStr) -> Result<Question, Failu
             .filter(|entry| !SESSION_VARIABLES.iter().any(|name| is_named(entry, name)))
             .collect(),
         // Nobody reads a line that goes elsewhere, and programs may not expect it there.
-        notices: io::stderr().is_terminal(),
+        notices: entry::inherited(2).is_ok_and(rustix::termios::isatty),
     };
     let frame = wire::encode(&request).map_err(|error| {
         Failure::new(
@@ -56,11 +65,11 @@ pub(super) fn ask(invocation: Invocation, file: &CStr) -> Result<Question, Failu
             "the command's arguments and environment are too long",
         )
     })?;
-    let (stream, gates) = match socket::pair(Kind::Stream) {
-        Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+    let (stream, gates) = match pair() {
+        Err(Errno::MFILE) => {
             // For as long as it takes: the command gets its own limit.
             let raised = RaisedOpenFiles::new();
-            let pair = socket::pair(Kind::Stream);
+            let pair = pair();
             drop(raised);
             pair
         }
@@ -69,20 +78,21 @@ pub(super) fn ask(invocation: Invocation, file: &CStr) -> Result<Question, Failu
     .map_err(|error| {
         Failure::new(
             "ask the gate",
-            error,
+            Words(error),
             "a command needs two free descriptors, see ulimit -n; nothing was run",
         )
     })?;
     // What fits goes ahead of the handshake, so that the gate finds the question there: one wake-up
     // for each side, and nobody who asks can be half-way.
-    let sent = match socket::send(stream.as_fd(), &frame, &[], Wait::Never) {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-        other => other.map_err(Failure::gate_lost)?,
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let sent = match retry_on_intr(|| send(&stream, &frame, flags)) {
+        Err(Errno::AGAIN) => 0,
+        other => other.map_err(lost)?,
     };
-    shake_hands(session, gates.as_fd()).map_err(Failure::gate_lost)?;
+    shake_hands(session, gates.as_fd()).map_err(lost)?;
     drop(gates);
     // A gate that has read enough to refuse doesn't read the rest: its answer is there all the same.
-    let _ = send_all(stream.as_fd(), &frame[sent..]);
+    let _ = send_all(&stream, &frame[sent..]);
     Ok(Question {
         stream,
         session,
@@ -116,18 +126,23 @@ impl Question {
         }
     }
 
+    /// Lets the stream stay open in the program that the wrapper becomes.
+    pub(super) fn keep_open(&self) -> Result<(), Failure> {
+        fcntl_setfd(&self.stream, FdFlags::empty()).map_err(lost)
+    }
+
     /// Waits for one whole message.
-    pub(super) fn read_frame(&mut self) -> Result<Vec<u8>, Failure> {
+    fn read_frame(&mut self) -> Result<Vec<u8>, Failure> {
         loop {
             if let Some(message) = self.reader.take().map_err(Failure::gate_lost)? {
                 return Ok(message);
             }
             let buffer = self.reader.buffer().map_err(Failure::gate_lost)?;
             let offered = buffer.len();
-            let received = socket::receive(self.stream.as_fd(), buffer, Wait::Blocking);
-            let count = received.as_ref().map_or(0, |received| received.bytes);
-            self.reader.filled(offered, count);
-            if received.map_err(Failure::gate_lost)?.bytes == 0 {
+            let received = retry_on_intr(|| recv(&self.stream, &mut *buffer, RecvFlags::empty()));
+            let received = received.map(|(count, _)| count);
+            self.reader.filled(offered, received.unwrap_or(0));
+            if received.map_err(lost)? == 0 {
                 return Err(Failure::gate_lost("it went away without an answer"));
             }
         }
@@ -146,12 +161,17 @@ fn one_line(text: &str) -> String {
 }
 
 /// Sends the gate its end of the stream.
-fn shake_hands(session: BorrowedFd<'_>, gates: BorrowedFd<'_>) -> io::Result<()> {
+fn shake_hands(session: BorrowedFd<'_>, gates: BorrowedFd<'_>) -> Result<(), Errno> {
+    let gates = [gates];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&gates));
     loop {
-        match socket::send(session, &HANDSHAKE, &[gates], Wait::Blocking) {
+        let bytes = [IoSlice::new(&HANDSHAKE)];
+        match retry_on_intr(|| sendmsg(session, &bytes, &mut control, SendFlags::NOSIGNAL)) {
             // Somebody made the socket non-blocking. That isn't ours to change.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                socket::wait_writable(session)?;
+            Err(Errno::AGAIN) => {
+                retry_on_intr(|| poll(&mut [PollFd::new(&session, PollFlags::OUT)], None))?;
             }
             other => return other.map(drop),
         }
@@ -159,9 +179,9 @@ fn shake_hands(session: BorrowedFd<'_>, gates: BorrowedFd<'_>) -> io::Result<()>
 }
 
 /// Sends all of `bytes`.
-pub(super) fn send_all(stream: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
+fn send_all(stream: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
-        let sent = socket::send(stream, bytes, &[], Wait::Blocking)?;
+        let sent = retry_on_intr(|| send(stream, bytes, SendFlags::NOSIGNAL))?;
         bytes = &bytes[sent..];
     }
     Ok(())
@@ -178,19 +198,17 @@ fn session_socket(invocation: Invocation) -> Result<BorrowedFd<'static>, Failure
     const HINT: &str = "this shell was started to run under execgate; nothing was run";
     let failure = |cause: String| Failure::new("find the gate", cause, HINT);
     let value = invocation
-        .environment()
-        .iter()
-        .map(CStr::to_bytes)
-        .find(|entry| is_named(entry, SOCKET_VARIABLE))
-        .map(|entry| &entry[SOCKET_VARIABLE.len() + 1..])
+        .variable(SOCKET_VARIABLE)
         .ok_or_else(|| failure(format!("{SOCKET_VARIABLE} is not set")))?;
-    let number = std::str::from_utf8(value)
+    let number = core::str::from_utf8(value)
         .ok()
         .and_then(|text| text.parse().ok())
         .ok_or_else(|| failure(format!("{SOCKET_VARIABLE} is not a number")))?;
-    let session = descriptor::inherited(number)
+    let session = entry::inherited(number)
         .map_err(|_| failure(format!("descriptor {number} was closed on the way here")))?;
-    if socket::is_unix_socket(session, Kind::Datagram) {
+    let is_sessions = socket_domain(session) == Ok(AddressFamily::UNIX)
+        && socket_type(session) == Ok(SocketType::DGRAM);
+    if is_sessions {
         Ok(session)
     } else {
         Err(failure(format!(
@@ -200,17 +218,21 @@ fn session_socket(invocation: Invocation) -> Result<BorrowedFd<'static>, Failure
 }
 
 /// The working directory: absolute, and for one that no name leads to, what the kernel calls it.
-fn working_directory() -> OsString {
-    if let Ok(directory) = std::env::current_dir()
-        && directory.is_absolute()
-    {
-        return directory.into_os_string();
-    }
-    std::fs::read_link("/proc/self/cwd")
+fn working_directory() -> Vec<u8> {
+    const LINK: &str = "/proc/self/cwd";
+    rustix::process::getcwd(Vec::new())
         .ok()
-        .filter(|name| name.is_absolute())
-        .map_or_else(
-            || OsString::from_vec(b"/proc/self/cwd".to_vec()),
-            std::path::PathBuf::into_os_string,
-        )
+        .filter(|name| name.as_bytes().starts_with(b"/"))
+        .or_else(|| rustix::fs::readlink(LINK, Vec::new()).ok())
+        .filter(|name| name.as_bytes().starts_with(b"/"))
+        .map_or_else(|| LINK.into(), CString::into_bytes)
+}
+
+fn lost(error: Errno) -> Failure {
+    Failure::gate_lost(Words(error))
+}
+
+fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let (domain, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    socketpair(domain, kind, SocketFlags::CLOEXEC, None)
 }

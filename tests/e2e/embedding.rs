@@ -14,7 +14,7 @@ fn another_program_gates_a_shell_by_itself(shell: &Shell) {
     command
         .args(["run", "--quiet", "--locked", "--example", "embed", "--"])
         .arg(&shell.path)
-        .arg(env!("CARGO_BIN_EXE_execgate-wrapper"))
+        .arg(crate::process::WRAPPER)
         .arg("uname; date; echo $?; /bin/true; exit 3")
         .current_dir(repository());
     let done = process::run(&mut command);

@@ -384,7 +384,7 @@ impl Installed {
         std::fs::create_dir_all(&libexec).expect("a directory");
         // The same file, because it looks for the others beside its real place.
         std::fs::hard_link(EXECGATE, place.path().join("bin/execgate")).expect("a link");
-        let wrapper = env!("CARGO_BIN_EXE_execgate-wrapper");
+        let wrapper = crate::process::WRAPPER;
         symlink(wrapper, libexec.join("execgate-wrapper")).expect("a link");
         symlink(&shell.path, libexec.join("bash")).expect("a link");
         Self(place)

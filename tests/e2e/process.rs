@@ -14,6 +14,12 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) const EXECGATE: &str = env!("CARGO_BIN_EXE_execgate");
 
+/// As it is installed: without a C library, which a build with all features has.
+pub(crate) const WRAPPER: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/target/dist/libexec/execgate/execgate-wrapper"
+);
+
 /// Waits until `condition` holds.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {

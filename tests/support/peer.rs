@@ -5,14 +5,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use execgate::server::EscalationSession;
-use execgate::sys::descriptor;
+use execgate::sys::entry;
 use execgate::sys::socket::{self, Kind, Wait};
 
 use super::{PATIENCE, output, wrapped};
 
 pub fn session_socket(session: &EscalationSession) -> BorrowedFd<'static> {
     let number = session.env()[std::ffi::OsStr::new("CODEX_ESCALATE_SOCKET")].to_str();
-    descriptor::inherited(number.unwrap().parse().unwrap()).unwrap()
+    entry::inherited(number.unwrap().parse().unwrap()).unwrap()
 }
 
 pub fn handshake(session: &EscalationSession) -> UnixStream {

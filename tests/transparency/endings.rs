@@ -231,7 +231,7 @@ async fn a_waiting_wrapper_says_that_the_gate_is_gone() {
             .args(["--no-login", "--verdict-timeout", "10m", "--", waiting])
             .env("MARK", mark(&place));
         let child = spawn(&mut command);
-        let wrapper = std::path::Path::new(env!("CARGO_BIN_EXE_execgate-wrapper"))
+        let wrapper = std::path::Path::new(crate::support::WRAPPER)
             .canonicalize()
             .unwrap();
         until("no wrapper waits", || {

@@ -290,24 +290,18 @@ fn a_gate_that_only_says_why_is_quoted() {
     assert_eq!(finish(child), ended);
 }
 
-/// The wrapper as it is installed: statically linked.
-const INSTALLED: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/target/dist/libexec/execgate/execgate-wrapper"
-);
-
 #[test]
 fn a_waiting_wrapper_is_small() {
-    if !std::path::Path::new(INSTALLED).exists() {
+    if !std::path::Path::new(WRAPPER).exists() {
         assert!(
             std::env::var_os("CI").is_none(),
-            "{INSTALLED}: `make build` makes it"
+            "{WRAPPER}: `make build` makes it"
         );
-        println!("skipped: {INSTALLED} isn't there; `make build` makes it");
+        println!("skipped: {WRAPPER} isn't there; `make build` makes it");
         return;
     }
     let server = Server::new();
-    let mut wrapper = Command::new(INSTALLED);
+    let mut wrapper = Command::new(WRAPPER);
     wrapper.args(["/bin/tool", "tool"]).env(
         "CODEX_ESCALATE_SOCKET",
         server.clients.as_raw_fd().to_string(),

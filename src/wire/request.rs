@@ -6,44 +6,15 @@ use std::os::unix::ffi::OsStringExt;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
-use serde::ser::{SerializeMap, Serializer};
-use serde::{Deserialize, Serialize};
 
-use super::refusal::Refusal;
+use super::question::{DecodeError, decode};
 use crate::model::Environment;
 
 /// The most arguments, and the most environment entries, of a request. Linux counts nine bytes at least
 /// for each in its 6 MiB for both together, so no exec has as many.
 const MAX_STRINGS: usize = 1 << 20;
-
-/// Why a message can't be read.
-#[derive(Debug)]
-pub struct DecodeError {
-    /// The message that was expected.
-    message: &'static str,
-    /// What is wrong with it, and where.
-    problem: String,
-}
-
-impl fmt::Display for DecodeError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "not a valid {}: {}", self.message, self.problem)
-    }
-}
-
-impl std::error::Error for DecodeError {}
-
-/// Reads a message other than [`EscalateRequest`]; `name` is for the error.
-pub fn decode<'a, T: Deserialize<'a>>(
-    name: &'static str,
-    json: &'a [u8],
-) -> Result<T, DecodeError> {
-    serde_json::from_slice(json).map_err(|error| DecodeError {
-        message: name,
-        problem: error.to_string(),
-    })
-}
 
 /// What a wrapper asks: may this process execute that?
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,86 +75,6 @@ impl EscalateRequest {
     }
 }
 
-/// An [`EscalateRequest`] to be sent, as bytes that are somewhere else.
-#[derive(Debug)]
-pub struct RequestFields<'a> {
-    /// As in [`EscalateRequest`].
-    pub file: &'a [u8],
-    /// As in [`EscalateRequest`].
-    pub argv: Vec<&'a [u8]>,
-    /// As in [`EscalateRequest`].
-    pub workdir: &'a [u8],
-    /// Entries of the environment, each usually `NAME=value`.
-    pub env: Vec<&'a [u8]>,
-    /// As in [`EscalateRequest`].
-    pub notices: bool,
-}
-
-impl Serialize for RequestFields<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let text: fn(&[u8]) -> bool = |bytes| std::str::from_utf8(bytes).is_ok();
-        let plain = text(self.file)
-            && text(self.workdir)
-            && self.argv.iter().all(|argument| text(argument))
-            && self
-                .env
-                .iter()
-                .all(|entry| split_entry(entry).is_some() && text(entry));
-        let raw = (!plain).then(|| RawRequest {
-            file: Raw(self.file.into()),
-            argv: raw_list(&self.argv),
-            workdir: Raw(self.workdir.into()),
-            env: raw_list(&self.env),
-        });
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("file", &Text(self.file))?;
-        map.serialize_entry("argv", &Texts(&self.argv))?;
-        map.serialize_entry("workdir", &Text(self.workdir))?;
-        map.serialize_entry("env", &Entries(&self.env))?;
-        if let Some(raw) = raw {
-            map.serialize_entry("raw", &raw)?;
-        }
-        if self.notices {
-            map.serialize_entry("notices", &true)?;
-        }
-        map.end()
-    }
-}
-
-/// Splits an entry at the first `=` that isn't its first byte.
-fn split_entry(entry: &[u8]) -> Option<(&[u8], &[u8])> {
-    let position = entry.iter().skip(1).position(|byte| *byte == b'=')? + 1;
-    Some((&entry[..position], &entry[position + 1..]))
-}
-
-/// Bytes as the text that they are, or nearly are.
-struct Text<'a>(&'a [u8]);
-
-impl Serialize for Text<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&String::from_utf8_lossy(self.0))
-    }
-}
-
-struct Texts<'a>(&'a [&'a [u8]]);
-
-impl Serialize for Texts<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(|bytes| Text(bytes)))
-    }
-}
-
-struct Entries<'a>(&'a [&'a [u8]]);
-
-impl Serialize for Entries<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|entry| {
-            let (name, value) = split_entry(entry).unwrap_or((entry, b""));
-            (Text(name), Text(value))
-        }))
-    }
-}
-
 #[derive(Deserialize)]
 struct EncodedRequest<'a> {
     #[serde(borrow)]
@@ -193,7 +84,7 @@ struct EncodedRequest<'a> {
     workdir: Cow<'a, str>,
     env: EntryList,
     #[serde(default)]
-    raw: Option<RawRequest<'static>>,
+    raw: Option<RawRequest>,
     #[serde(default)]
     notices: bool,
 }
@@ -261,193 +152,41 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Bounded<T> {
     }
 }
 
-impl<T: Serialize> Serialize for Bounded<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
-    }
-}
-
 /// The bytes of a request of which some aren't UTF-8, each string as base64 (RFC 4648, padded).
-#[derive(Serialize, Deserialize)]
-struct RawRequest<'a> {
-    file: Raw<'a>,
-    argv: Bounded<Raw<'a>>,
-    workdir: Raw<'a>,
+#[derive(Deserialize)]
+struct RawRequest {
+    file: Raw,
+    argv: Bounded<Raw>,
+    workdir: Raw,
     /// Whole entries, in order.
-    env: Bounded<Raw<'a>>,
+    env: Bounded<Raw>,
 }
 
-struct Raw<'a>(Cow<'a, [u8]>);
+struct Raw(Vec<u8>);
 
-fn raw_list<'a>(strings: &[&'a [u8]]) -> Bounded<Raw<'a>> {
-    Bounded(strings.iter().map(|bytes| Raw((*bytes).into())).collect())
-}
-
-impl Raw<'_> {
+impl Raw {
     fn into_os_string(self) -> OsString {
-        OsString::from_vec(self.0.into_owned())
+        OsString::from_vec(self.0)
     }
 }
 
-impl Serialize for Raw<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&STANDARD.encode(&self.0))
-    }
-}
-
-impl<'de> Deserialize<'de> for Raw<'_> {
+impl<'de> Deserialize<'de> for Raw {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Cow::<'de, str>::deserialize(deserializer)?;
         let bytes = STANDARD
             .decode(text.as_bytes())
             .map_err(serde::de::Error::custom)?;
-        Ok(Self(Cow::Owned(bytes)))
+        Ok(Self(bytes))
     }
-}
-
-/// What a server may send before its answer, to a wrapper that asked for it: the answer takes a person.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WaitNotice {
-    /// For the user who waits: who is asked, for what, how long.
-    pub waiting: String,
-}
-
-/// What the server answers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EscalateResponse {
-    /// What the wrapper is to do.
-    pub action: Action,
-    /// Whether the server sends a [`Notice`] when an escalated command stops, to wrappers that read it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub notices: Option<bool>,
-}
-
-/// What a wrapper is to do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Action {
-    /// Execute the command itself.
-    Run,
-    /// Send its descriptors, and stand in for the command.
-    Escalate,
-    /// Tell the user, and exit with 1.
-    Deny {
-        /// In words.
-        #[serde(default)]
-        reason: Option<String>,
-    },
-}
-
-/// What a wrapper sends for an escalated command, with as many descriptors.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SuperExecMessage {
-    /// The numbers that the descriptors belong at, in their order.
-    pub fds: Vec<i32>,
-    /// What else the command inherits. A server that doesn't know it passes over it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub context: Option<CommandContext>,
-}
-
-/// What a command inherits besides descriptors and environment; numbers as on the wrapper's host.
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "each is a field of the message"
-)]
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct CommandContext {
-    /// File mode creation mask.
-    pub umask: Option<u32>,
-    /// Nice value.
-    pub nice: Option<i32>,
-    /// Resource, soft and hard limit.
-    pub limits: Vec<(u32, u64, u64)>,
-    /// Signals that are ignored.
-    pub ignored_signals: Vec<i32>,
-    /// Signals that are blocked.
-    pub blocked_signals: Vec<i32>,
-    /// Whether a frame follows at once that carries the working directory as its one descriptor.
-    pub workdir_follows: bool,
-    /// Whether the wrapper reads a [`Notice`].
-    pub notices: bool,
-    /// Processors that it may run on, as bits in words from the lowest on.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub cpus: Vec<u64>,
-    /// Scheduling policy.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub scheduler: Option<i32>,
-    /// Class and level of priority for input and output.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub io_priority: Option<i32>,
-    /// In nanoseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub timer_slack: Option<u64>,
-    /// Adjustment for the out-of-memory killer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub oom_score_adj: Option<i32>,
-    /// Bits of what goes into a core dump.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub core_dump_filter: Option<u32>,
-    /// Execution domain.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub personality: Option<u32>,
-    /// Whether executing a program can grant nothing.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub no_new_privileges: bool,
-    /// Whether the wrapper reads a [`Refusal`], and goes on itself with a script that has no `#!`.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub refusals: bool,
-}
-
-/// What a wrapper may send after [`SuperExecMessage`].
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Forward {
-    /// A signal for the command.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub signal: Option<i32>,
-    /// Whether the kernel sent the signal, as for a terminal's keys: it then has reached a command
-    /// that shares the wrapper's process group already.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub from_terminal: Option<bool>,
-    /// Set in the frame that carries the working directory.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub workdir: Option<bool>,
-}
-
-/// How an escalated command ended.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SuperExecResult {
-    /// Its exit code; 127 where it has none of its own.
-    pub exit_code: i32,
-    /// The signal that killed it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub signal: Option<i32>,
-    /// Whether it left a core dump then.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub core_dumped: bool,
-    /// Why it never started, in words.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure: Option<String>,
-    /// Where that is because the program couldn't be executed, all that a shell would say it by.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub refusal: Option<Refusal>,
-}
-
-/// What a server tells of a command that goes on, to a wrapper that asked for it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Notice {
-    /// The command was stopped by this signal.
-    pub stopped: i32,
-    /// When, in nanoseconds of the system's monotonic clock. A wrapper that was made to go on since
-    /// must not stop: the command goes on as well.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub at: Option<u64>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{PREFIX, encode};
+    use crate::wire::{
+        Action, EscalateResponse, PREFIX, RequestFields, SuperExecMessage, SuperExecResult,
+        WaitNotice, encode,
+    };
 
     fn round_trip(fields: &RequestFields<'_>) -> (serde_json::Value, EscalateRequest) {
         let frame = encode(fields).unwrap();
