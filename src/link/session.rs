@@ -20,7 +20,7 @@ use super::options::{Audit, LinkOptions, OnUnavailable};
 use super::outage::{Outages, Said};
 use super::route::Others;
 use super::state::{AttemptNow, CallNumber, Expiry, Load, Refusal, SessionState, Stray, ToSend};
-use crate::journal::{Attendance, Changes, Fate, Since, Source};
+use crate::journal::{Attendance, Changes, Fate, Outlives, Position, Since, Source};
 use crate::model::{
     DecisionCode, EscalationDecision, ExecId, InterceptedExec, SessionEvent, SessionId, Verdict,
     WithdrawalReason,
@@ -95,6 +95,13 @@ enum Told {
     Values,
 }
 
+/// Whether the process that asked is still waiting for its answer, and nothing else is to be done meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BeforeAnswer {
+    Yes,
+    No,
+}
+
 /// An exec for which a person is deciding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PersonWait {
@@ -128,7 +135,15 @@ impl SessionLink {
             reply,
             person: None,
         };
-        let taken = shared.tell(|state| state.ask(exec.id, body, asker, Instant::now()));
+        let taken = shared.tell(|state| {
+            let taken = state.ask(exec.id, body.clone(), asker, Instant::now())?;
+            let outlives = shared.keep(taken.sequence, &body, Position::Within);
+            if outlives == Outlives::Nothing && shared.options.audit == Audit::Strict {
+                state.withdraw(exec.id);
+                return Err(Refusal::Unkept);
+            }
+            Ok(taken)
+        });
         let taken = match taken {
             Ok(taken) => taken,
             Err(Refusal::Overloaded) => {
@@ -136,6 +151,10 @@ impl SessionLink {
             }
             Err(Refusal::Unreachable(cause)) => return Ok(shared.unreachable(&cause)),
             Err(Refusal::SessionEnded) => return Ok(session_ended()),
+            Err(Refusal::Unkept) => {
+                shared.tally.unrecorded.add(1);
+                return Ok(unrecorded("there is no memory that outlives the gate"));
+            }
             Err(Refusal::AlreadyAsked) => {
                 return Err(PolicyError(
                     format!("exec {} is being asked already", exec.id).into(),
@@ -224,6 +243,10 @@ impl EscalationPolicy for SessionLink {
 
     fn observe(&self, event: SessionEvent) {
         let is_last = matches!(event, SessionEvent::SessionEnded { .. });
+        let before_answer = match event {
+            SessionEvent::ExecDecided { .. } => BeforeAnswer::Yes,
+            _ => BeforeAnswer::No,
+        };
         let reused = match &event {
             SessionEvent::ExecReused { exec, .. } => Some(Arc::clone(exec)),
             _ => None,
@@ -233,15 +256,30 @@ impl EscalationPolicy for SessionLink {
             self.shared.disclose(&mut event, &exec);
         }
         let body = Bytes::from(event.encode_to_vec());
-        self.shared.tell(|state| {
-            state.record(body, Instant::now());
+        let position = if is_last {
+            Position::Last
+        } else {
+            Position::Within
+        };
+        let record = |state: &mut SessionState<Asker>| {
+            if let Some(sequence) = state.record(body.clone(), Instant::now()) {
+                self.shared.keep(sequence, &body, position);
+            }
             if is_last {
                 state.finish();
             }
-        });
+        };
+        match before_answer {
+            BeforeAnswer::Yes => self.shared.tell_later(record),
+            BeforeAnswer::No => self.shared.tell(record),
+        }
         if is_last {
             self.shared.over.cancel();
         }
+    }
+
+    fn answered(&self, _exec: ExecId) {
+        self.shared.spread();
     }
 }
 
@@ -353,8 +391,15 @@ impl Shared {
             is_behind()
                 .then(|| "the policy service doesn't take them, and too many wait".to_owned())
         })?;
-        let reason = pb::one_line(format!("events can't be kept: {cause}"));
-        Some(Verdict::denied(DecisionCode::Unrecorded, reason))
+        Some(unrecorded(&cause))
+    }
+
+    /// Has an event outlive the gate, where there is a journal.
+    fn keep(&self, sequence: u64, body: &[u8], position: Position) -> Outlives {
+        let attendance = self.attendance.get();
+        attendance.map_or(Outlives::Nothing, |attendance| {
+            attendance.told(sequence, body, position)
+        })
     }
 
     /// Takes out of an exec's description what isn't to leave the gate, and adds what may.
@@ -402,7 +447,14 @@ impl Shared {
 
     /// Changes the state, and tells the transport that there may be something to send.
     fn tell<T>(&self, change: impl FnOnce(&mut SessionState<Asker>) -> T) -> T {
-        let (value, dropped, transport) = {
+        let value = self.tell_later(change);
+        self.spread();
+        value
+    }
+
+    /// Changes the state, and tells nobody yet.
+    fn tell_later<T>(&self, change: impl FnOnce(&mut SessionState<Asker>) -> T) -> T {
+        let (value, dropped) = {
             let mut locked = self.lock();
             self.shares.allow(&mut locked.state);
             let value = change(&mut locked.state);
@@ -410,16 +462,21 @@ impl Shared {
             self.shares.allow(&mut locked.state);
             let dropped = locked.state.shed();
             self.note(&mut locked);
-            (value, dropped, locked.transport.take())
+            (value, dropped)
         };
-        if let Some(transport) = transport {
-            transport.wake();
-        }
-        self.changed();
         if dropped > 0 {
             self.lost(dropped, "the bound on kept events was reached");
         }
         value
+    }
+
+    /// Tells transport and journal that there may be something for them.
+    fn spread(&self) {
+        let transport = self.lock().transport.take();
+        if let Some(transport) = transport {
+            transport.wake();
+        }
+        self.changed();
     }
 
     fn note(&self, locked: &mut Locked) {
@@ -651,8 +708,12 @@ impl Shared {
     fn withdraw_at_deadline(&self, exec: ExecId) {
         let reason = WithdrawalReason::DeadlinePassed;
         let withdrawn = pb::exec_withdrawn(exec, reason, SystemTime::now());
-        let body = withdrawn.encode_to_vec().into();
-        self.tell(|state| state.record(body, Instant::now()));
+        let body = Bytes::from(withdrawn.encode_to_vec());
+        self.tell(|state| {
+            if let Some(sequence) = state.record(body.clone(), Instant::now()) {
+                self.keep(sequence, &body, Position::Within);
+            }
+        });
     }
 
     /// How long ago the oldest event was that isn't settled.
@@ -705,6 +766,11 @@ impl Shared {
         self.tally.overloaded.add(1);
         Verdict::denied(DecisionCode::Overloaded, reason)
     }
+}
+
+fn unrecorded(cause: &str) -> Verdict {
+    let reason = pb::one_line(format!("events can't be kept: {cause}"));
+    Verdict::denied(DecisionCode::Unrecorded, reason)
 }
 
 fn session_ended() -> Verdict {

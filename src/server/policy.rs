@@ -52,8 +52,17 @@ pub trait EscalationPolicy: Send + Sync + 'static {
 
     /// Is told what happened, in order for each exec. Stands in front of verdicts, so it must not
     /// block: no disk, no network, no lock that is held across either.
+    ///
+    /// [`SessionEvent::ExecDecided`] is told just before the answer leaves, so that a policy which puts it where
+    /// a kill of this process doesn't reach it knows of everything that may have run.
     fn observe(&self, event: SessionEvent) {
         let _ = event;
+    }
+
+    /// The answer to an exec is out, or can't be delivered, after the policy was told that it was decided:
+    /// nobody waits for that one any more, so that this is the time to wake others. Must not block.
+    fn answered(&self, exec: ExecId) {
+        let _ = exec;
     }
 
     /// The policy for one session, called once as it starts, inside the server's runtime. `None`,
