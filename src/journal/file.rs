@@ -511,7 +511,9 @@ pub(super) fn add(
 /// Whether an event is kept, or that it is lost.
 fn is_kept(transaction: &Transaction<'_>, session: i64, sequence: u64) -> rusqlite::Result<bool> {
     transaction
-        .prepare_cached("SELECT 1 FROM events WHERE session = ?1 AND ?2 BETWEEN first AND sequence")?
+        .prepare_cached(
+            "SELECT 1 FROM events WHERE session = ?1 AND ?2 BETWEEN first AND sequence",
+        )?
         .exists(params![session, signed(sequence)])
 }
 

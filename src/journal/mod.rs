@@ -156,15 +156,21 @@ impl Journal {
         opening: prost::bytes::Bytes,
         source: std::sync::Weak<dyn Source>,
     ) -> Attendance {
-        Attendance::new(id, opening, source, Arc::clone(&self.queue), self.tail.clone())
+        Attendance::new(
+            id,
+            opening,
+            source,
+            Arc::clone(&self.queue),
+            self.tail.clone(),
+        )
     }
 
     /// Why events can't be kept at present, in words; `None` where they can.
     pub fn trouble(&self) -> Option<String> {
         let is_strained = || self.tail.as_ref().is_some_and(|tail| tail.is_strained());
-        self.state.trouble().or_else(|| {
-            is_strained().then(|| "the journal's disk is too far behind".to_owned())
-        })
+        self.state
+            .trouble()
+            .or_else(|| is_strained().then(|| "the journal's disk is too far behind".to_owned()))
     }
 
     /// Whether what is told outlives a kill of the gate from the first moment on.

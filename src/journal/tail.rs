@@ -191,7 +191,13 @@ impl Tail {
             // Where there is no memory ahead any more, what there is still serves.
             let ahead = half.allocate(filled, end.saturating_add(AHEAD));
             ahead
-                .or_else(|error| if end <= filled.allocated { Ok(()) } else { Err(error) })
+                .or_else(|error| {
+                    if end <= filled.allocated {
+                        Ok(())
+                    } else {
+                        Err(error)
+                    }
+                })
                 .and_then(|()| half.file.write_all_at(buffer, filled.length))
         };
         if buffer.capacity() > LONG_BUFFER {
@@ -291,9 +297,7 @@ pub(super) fn places(journal: &Path) -> Vec<PathBuf> {
     let own = PathBuf::from(format!("/run/user/{}", host::user().id));
     [Path::new("/dev/shm"), &own, Path::new("/run"), journal]
         .into_iter()
-        .filter(|place| {
-            file_system::of(place).is_ok_and(|found| found.kind == Kind::Memory)
-        })
+        .filter(|place| file_system::of(place).is_ok_and(|found| found.kind == Kind::Memory))
         .map(Path::to_owned)
         .collect()
 }
@@ -327,7 +331,9 @@ pub(super) fn read(places: &[PathBuf], number: &str) -> (Vec<Record>, Vec<Unread
 
 /// Removes what a dead gate has left.
 pub(super) fn remove(places: &[PathBuf], number: &str) {
-    files(places, number).iter().for_each(|path| remove_file(path));
+    files(places, number)
+        .iter()
+        .for_each(|path| remove_file(path));
 }
 
 /// Copies what can't be read to where somebody may look at it.

@@ -160,7 +160,10 @@ fn what_is_damaged_or_another_versions_is_not_taken_for_a_record() {
     write(&places, b"something else");
     let (records, unread) = read(&places, NUMBER);
     assert_eq!(records, []);
-    assert!(matches!(unread[..], [Unread::Damaged { at: 0, .. }]), "{unread:?}");
+    assert!(
+        matches!(unread[..], [Unread::Damaged { at: 0, .. }]),
+        "{unread:?}"
+    );
 }
 
 #[test]
@@ -249,7 +252,10 @@ fn the_next_gate_adds_the_tail_to_the_file_in_order_and_once() {
     assert_eq!(left(&next), whole);
     assert!(!killed.is_in_memory());
     let session = next.left().expect("a directory").remove(0);
-    assert_eq!((session.id(), &session.opening()[..]), (ID, &b"opening"[..]));
+    assert_eq!(
+        (session.id(), &session.opening()[..]),
+        (ID, &b"opening"[..])
+    );
     assert_eq!((session.told(), session.has_ended()), (5, false));
     // It is this gate's now, and no other's.
     assert_eq!(killed.journal().left().expect("a directory").len(), 0);
