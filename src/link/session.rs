@@ -95,13 +95,6 @@ enum Told {
     Values,
 }
 
-/// Whether the process that asked is still waiting for its answer, and nothing else is to be done meanwhile.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BeforeAnswer {
-    Yes,
-    No,
-}
-
 /// An exec for which a person is deciding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PersonWait {
@@ -243,10 +236,6 @@ impl EscalationPolicy for SessionLink {
 
     fn observe(&self, event: SessionEvent) {
         let is_last = matches!(event, SessionEvent::SessionEnded { .. });
-        let before_answer = match event {
-            SessionEvent::ExecDecided { .. } => BeforeAnswer::Yes,
-            _ => BeforeAnswer::No,
-        };
         let reused = match &event {
             SessionEvent::ExecReused { exec, .. } => Some(Arc::clone(exec)),
             _ => None,
@@ -261,25 +250,17 @@ impl EscalationPolicy for SessionLink {
         } else {
             Position::Within
         };
-        let record = |state: &mut SessionState<Asker>| {
+        self.shared.tell(|state| {
             if let Some(sequence) = state.record(body.clone(), Instant::now()) {
                 self.shared.keep(sequence, &body, position);
             }
             if is_last {
                 state.finish();
             }
-        };
-        match before_answer {
-            BeforeAnswer::Yes => self.shared.tell_later(record),
-            BeforeAnswer::No => self.shared.tell(record),
-        }
+        });
         if is_last {
             self.shared.over.cancel();
         }
-    }
-
-    fn answered(&self, _exec: ExecId) {
-        self.shared.spread();
     }
 }
 
@@ -447,14 +428,7 @@ impl Shared {
 
     /// Changes the state, and tells the transport that there may be something to send.
     fn tell<T>(&self, change: impl FnOnce(&mut SessionState<Asker>) -> T) -> T {
-        let value = self.tell_later(change);
-        self.spread();
-        value
-    }
-
-    /// Changes the state, and tells nobody yet.
-    fn tell_later<T>(&self, change: impl FnOnce(&mut SessionState<Asker>) -> T) -> T {
-        let (value, dropped) = {
+        let (value, dropped, transport) = {
             let mut locked = self.lock();
             self.shares.allow(&mut locked.state);
             let value = change(&mut locked.state);
@@ -462,21 +436,16 @@ impl Shared {
             self.shares.allow(&mut locked.state);
             let dropped = locked.state.shed();
             self.note(&mut locked);
-            (value, dropped)
+            (value, dropped, locked.transport.take())
         };
-        if dropped > 0 {
-            self.lost(dropped, "the bound on kept events was reached");
-        }
-        value
-    }
-
-    /// Tells transport and journal that there may be something for them.
-    fn spread(&self) {
-        let transport = self.lock().transport.take();
         if let Some(transport) = transport {
             transport.wake();
         }
         self.changed();
+        if dropped > 0 {
+            self.lost(dropped, "the bound on kept events was reached");
+        }
+        value
     }
 
     fn note(&self, locked: &mut Locked) {

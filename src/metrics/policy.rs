@@ -94,10 +94,6 @@ impl EscalationPolicy for Measured {
         self.policy.observe(event);
     }
 
-    fn answered(&self, exec: ExecId) {
-        self.policy.answered(exec);
-    }
-
     fn for_session(&self, session: &SessionContext) -> Option<Arc<dyn EscalationPolicy>> {
         let policy = self
             .policy

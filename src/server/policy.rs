@@ -59,12 +59,6 @@ pub trait EscalationPolicy: Send + Sync + 'static {
         let _ = event;
     }
 
-    /// The answer to an exec is out, or can't be delivered, after the policy was told that it was decided:
-    /// nobody waits for that one any more, so that this is the time to wake others. Must not block.
-    fn answered(&self, exec: ExecId) {
-        let _ = exec;
-    }
-
     /// The policy for one session, called once as it starts, inside the server's runtime. `None`,
     /// the default, means that this policy serves every session.
     fn for_session(&self, session: &SessionContext) -> Option<Arc<dyn EscalationPolicy>> {

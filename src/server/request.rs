@@ -582,7 +582,6 @@ impl<'a> Request<'a> {
         self.shared.policy.observe(decided);
         let sent = self.send_response(action).await;
         self.delivered = Instant::now();
-        self.shared.policy.answered(exec.id);
         if sent.is_err() {
             if let Some(begun) = begun {
                 self.shared.tracker.undo(begun);
