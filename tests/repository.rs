@@ -90,7 +90,14 @@ const ROOMS: [Room; 16] = [
     Room {
         name: "journal",
         rooms: &["model", "sys"],
-        crates: Crates::Only(&["prost", "rusqlite", "thiserror", "tokio", "tracing"]),
+        crates: Crates::Only(&[
+            "crc32fast",
+            "prost",
+            "rusqlite",
+            "thiserror",
+            "tokio",
+            "tracing",
+        ]),
     },
     Room {
         name: "link",

@@ -69,6 +69,12 @@ impl JournalArguments {
             limit: self.journal_limit,
         };
         match Journal::open(&options) {
+            Ok(journal) if self.audit == Mode::Strict && !journal.outlives_kills() => {
+                Err(Failure::saying(
+                    "--audit strict needs memory that outlives the gate, for what it tells last",
+                )
+                .hint("mount a tmpfs at /dev/shm that the gate's user can write, with 128KiB free for each gate"))
+            }
             Ok(journal) => Ok(Some(Arc::new(journal))),
             Err(error) if self.audit == Mode::BestEffort && !error.is_misuse() => {
                 tracing::error!(

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::JournalError;
-use super::file::{JournalFile, remove_with_log};
+use super::file::{self, JournalFile, remove_with_log};
+use super::tail::{self, Tail};
 use crate::sys::{host, random};
 
 const PREFIX: &str = "gate-";
@@ -19,6 +20,8 @@ const BEGINNING: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone)]
 pub(super) struct Directory {
     path: PathBuf,
+    /// Where gates' tails are.
+    memory: Vec<PathBuf>,
 }
 
 impl Directory {
@@ -73,7 +76,8 @@ impl Directory {
         }
         // SQLite is told to follow no link, wherever in the path.
         let path = std::fs::canonicalize(named).map_err(system)?;
-        Ok(Self { path })
+        let memory = tail::places(&path);
+        Ok(Self { path, memory })
     }
 
     /// Makes a file of a new gate, which holds its lock from then on.
@@ -117,17 +121,49 @@ impl Directory {
                 continue;
             }
             match JournalFile::take_over(&path) {
-                Ok(Some(file)) => files.push(file),
+                Ok(Some(mut file)) => match self.take_over_tail(&mut file) {
+                    Ok(()) => files.push(file),
+                    // Everything stays as it is, for the next look.
+                    Err(error) => tracing::error!(
+                        "what a gate that is no more told last can't be kept: {error}; it is tried again"
+                    ),
+                },
                 Ok(None) => {}
                 Err(error) => {
                     tracing::error!(
                         "events of a gate that is no more can't be read: {error}; the file is set aside as *{CORRUPT}"
                     );
                     set_aside(&path);
+                    if let Some(number) = number(&path) {
+                        tail::set_aside(&self.memory, number, &self.path, CORRUPT);
+                    }
                 }
             }
         }
         Ok(files)
+    }
+
+    /// Adds what a gate that is no more told last to its file.
+    fn take_over_tail(&self, file: &mut JournalFile) -> Result<(), JournalError> {
+        let path = file.path().to_owned();
+        let Some(number) = number(&path) else {
+            return Ok(());
+        };
+        let (records, unread) = tail::read(&self.memory, number);
+        if !records.is_empty() {
+            file.change(|transaction| Ok(((), file::add(transaction, records)?)))?;
+        }
+        for failure in &unread {
+            tracing::error!(
+                "what a gate that is no more told last can't be read: {failure}; what could be read is \
+                 delivered, and the file is set aside as *{CORRUPT}"
+            );
+        }
+        if !unread.is_empty() {
+            tail::set_aside(&self.memory, number, &self.path, CORRUPT);
+        }
+        tail::remove(&self.memory, number);
+        Ok(())
     }
 
     /// Removes logs whose files are gone: their gates were killed when they had removed the one and not yet
@@ -183,6 +219,11 @@ impl Directory {
         &self.path
     }
 
+    /// Makes the tail of a gate that has a file.
+    pub(super) fn tail(&self, file: &Path) -> io::Result<Tail> {
+        Tail::create(&self.memory, number(file).unwrap_or_default())
+    }
+
     /// What was set aside because it can't be read, logs left out.
     pub(super) fn set_aside(&self) -> Result<Vec<PathBuf>, JournalError> {
         let system = |source| JournalError::System {
@@ -214,12 +255,20 @@ impl Directory {
             .flatten()
             .filter(|entry| {
                 let name = entry.file_name();
-                Some(&*name) != own && !name.as_encoded_bytes().ends_with(b"-wal")
+                let name = name.as_encoded_bytes();
+                let is_own = own.is_some_and(|own| own.as_encoded_bytes() == name);
+                !is_own && !name.ends_with(b"-wal") && !tail::is_named_so(name)
             })
             .filter_map(|entry| entry.metadata().ok())
             .map(|found| found.len())
             .sum()
     }
+}
+
+/// What tells a gate's files from others'.
+fn number(path: &Path) -> Option<&str> {
+    let name = path.file_name()?.to_str()?;
+    name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)
 }
 
 pub(super) fn set_aside(path: &Path) {

@@ -9,6 +9,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction,
 
 use super::directory;
 use super::error::JournalError;
+use super::tail::{Record, What};
 use crate::model::SessionId;
 
 /// Marks a database as a journal: "EXGJ".
@@ -397,6 +398,19 @@ impl JournalFile {
             .map_err(|source| database(&self.path, source))
     }
 
+    /// The last event of a session that it has, where that isn't lost.
+    pub(super) fn last(&self, session: i64) -> Result<Option<Bytes>, JournalError> {
+        self.connection
+            .query_row(
+                "SELECT body FROM events WHERE session = ?1 ORDER BY sequence DESC LIMIT 1",
+                [session],
+                |row| row.get::<_, Option<Vec<u8>>>(0),
+            )
+            .optional()
+            .map(|body| body.flatten().map(Bytes::from))
+            .map_err(|source| database(&self.path, source))
+    }
+
     /// Does something to it, all or nothing.
     pub(super) fn change<T>(
         &mut self,
@@ -435,6 +449,72 @@ impl JournalFile {
             .map(|found| found.is_none())
             .map_err(|source| database(&self.path, source))
     }
+}
+
+/// Adds what a dead gate told last. What is there already, or settled, stays as it is; what ought to be
+/// there between the two is lost.
+pub(super) fn add(
+    transaction: &Transaction<'_>,
+    mut records: Vec<Record>,
+) -> rusqlite::Result<Growth> {
+    let mut growth = Growth::default();
+    records.sort_by_key(|record| (record.session.0, record.sequence));
+    for records in records.chunk_by(|one, next| one.session == next.session) {
+        let Some(first) = records.first() else {
+            continue;
+        };
+        let known: Option<(i64, i64, i64)> = transaction
+            .prepare_cached("SELECT number, settled, told FROM sessions WHERE id = ?1")?
+            .query_row([first.session.0], |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+            })
+            .optional()?;
+        let (number, settled, mut told) = match known {
+            Some((number, settled, told)) => (number, unsigned(settled), unsigned(told)),
+            None if first.what == What::Opening => {
+                (begin(transaction, first.session, &first.body)?, 0, 1)
+            }
+            // It had been written, and has been delivered and forgotten since.
+            None => continue,
+        };
+        for record in records {
+            let sequence = record.sequence;
+            if record.what == What::Opening {
+                continue;
+            }
+            if sequence > settled && !is_kept(transaction, number, sequence)? {
+                if sequence > told.saturating_add(1) {
+                    let lost = KeptEvent {
+                        first: told + 1,
+                        sequence: sequence - 1,
+                        body: None,
+                    };
+                    growth += keep(transaction, number, &lost)?;
+                }
+                let event = KeptEvent {
+                    first: sequence,
+                    sequence,
+                    body: Some(record.body.clone()),
+                };
+                growth += keep(transaction, number, &event)?;
+            }
+            told = told.max(sequence);
+            if record.what == What::LastEvent {
+                leave(transaction, number)?;
+            }
+        }
+        growth += settle(transaction, number, settled, told)?;
+    }
+    Ok(growth)
+}
+
+/// Whether an event is kept, or that it is lost.
+fn is_kept(transaction: &Transaction<'_>, session: i64, sequence: u64) -> rusqlite::Result<bool> {
+    transaction
+        .prepare_cached(
+            "SELECT 1 FROM events WHERE session = ?1 AND ?2 BETWEEN first AND sequence",
+        )?
+        .exists(params![session, signed(sequence)])
 }
 
 /// Adds a session; gives its number.

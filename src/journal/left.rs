@@ -111,6 +111,14 @@ impl LeftSession {
         self.with(|file| file.first(self.session.number))
     }
 
+    /// Encoding of the last event; `None` where it is lost, or there is none.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub fn last(&self) -> Result<Option<Bytes>, JournalError> {
+        self.with(|file| file.last(self.session.number))
+    }
+
     /// The events behind `after`, in order, some of them at least if there are any.
     ///
     /// # Errors

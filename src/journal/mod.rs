@@ -6,11 +6,12 @@
 //!
 //! A gate has one file in the journal's directory and holds its lock. Its thread looks at the events of
 //! each session that has something new, writes what isn't settled and forgets what is. Nobody waits for
-//! it but sessions that end. What it is writing just then is what a kill of the gate can lose; a commit
-//! is in the system's memory, and the disk has it a second later.
+//! it but sessions that end. A commit is in the system's memory, and the disk has it a second later. What
+//! hasn't been committed yet outlives the gate in its *tail*: before a verdict is answered, the gate has put
+//! it, and all that was told before, into files that are in memory alone, which takes no disk.
 //!
-//! Whoever gets the lock of another gate's file knows that the gate is no more ([`Journal::left`]), and
-//! has its events to deliver.
+//! Whoever gets the lock of another gate's file knows that the gate is no more ([`Journal::left`]), adds its
+//! tail to the file, and has its events to deliver.
 //!
 //! Invariants: a file is read or written under its lock alone, which ends with the process; telling of a
 //! change never waits; what can't be kept for the bound is kept as a loss, so that it will be told.
@@ -23,6 +24,7 @@ mod file;
 mod inspect;
 mod left;
 mod queue;
+mod tail;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -34,11 +36,13 @@ pub use error::JournalError;
 pub use file::KeptEvent;
 pub use inspect::Inspection;
 pub use left::{Left, LeftSession};
-pub use writer::{Attendance, Changes, Fate, Since, Source};
+pub use tail::Outlives;
+pub use writer::{Attendance, Changes, Fate, Position, Since, Source};
 
 use directory::Directory;
 use file::{JournalFile, Kept, Which};
 use queue::Queue;
+use tail::Tail;
 use writer::{State, Writer};
 
 /// Where a journal is, and how large.
@@ -83,6 +87,8 @@ pub struct Journal {
     file: SharedFile,
     queue: Arc<Queue>,
     state: Arc<State>,
+    /// `None` where there is no memory for it.
+    tail: Option<Arc<Tail>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     kept: Arc<Kept>,
     limit: u64,
@@ -103,6 +109,15 @@ impl Journal {
         let directory = Directory::open(&options.directory)?;
         let file = directory.create()?;
         let own = file.path().to_owned();
+        let tail = match directory.tail(&own) {
+            Ok(tail) => Some(Arc::new(tail)),
+            Err(error) => {
+                tracing::warn!(
+                    "what this gate tells last doesn't outlive a kill of it: no memory for that: {error}"
+                );
+                None
+            }
+        };
         let kept = Arc::clone(file.kept());
         let file = Arc::new(Mutex::new(Some(file)));
         let state = Arc::new(State::new());
@@ -114,6 +129,7 @@ impl Journal {
             options.limit,
             Arc::clone(&queue),
             Arc::clone(&state),
+            tail.clone(),
         );
         let thread = std::thread::Builder::new()
             .name("journal".to_owned())
@@ -124,6 +140,7 @@ impl Journal {
             file,
             queue,
             state,
+            tail,
             thread: Mutex::new(Some(thread)),
             kept,
             limit: options.limit,
@@ -139,12 +156,26 @@ impl Journal {
         opening: prost::bytes::Bytes,
         source: std::sync::Weak<dyn Source>,
     ) -> Attendance {
-        Attendance::new(id, opening, source, Arc::clone(&self.queue))
+        Attendance::new(
+            id,
+            opening,
+            source,
+            Arc::clone(&self.queue),
+            self.tail.clone(),
+        )
     }
 
     /// Why events can't be kept at present, in words; `None` where they can.
     pub fn trouble(&self) -> Option<String> {
-        self.state.trouble()
+        let is_strained = || self.tail.as_ref().is_some_and(|tail| tail.is_strained());
+        self.state
+            .trouble()
+            .or_else(|| is_strained().then(|| "the journal's disk is too far behind".to_owned()))
+    }
+
+    /// Whether what is told outlives a kill of the gate from the first moment on.
+    pub fn outlives_kills(&self) -> bool {
+        self.tail.is_some()
     }
 
     /// What it has. Waits for no disk.

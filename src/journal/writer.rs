@@ -11,6 +11,7 @@ use super::directory::Directory;
 use super::error::JournalError;
 use super::file::{self, Growth, JournalFile, KeptEvent};
 use super::queue::{For, Going, Queue};
+use super::tail::{Outlives, Tail, What};
 use super::{SharedFile, lock};
 use crate::model::SessionId;
 
@@ -81,6 +82,16 @@ pub(super) struct Entry {
 pub struct Attendance {
     entry: Arc<Entry>,
     queue: Arc<Queue>,
+    tail: Option<Arc<Tail>>,
+}
+
+/// Where an event is in its session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Position {
+    /// Others may follow.
+    Within,
+    /// It is the session's end.
+    Last,
 }
 
 impl Attendance {
@@ -89,7 +100,11 @@ impl Attendance {
         opening: Bytes,
         source: Weak<dyn Source>,
         queue: Arc<Queue>,
+        tail: Option<Arc<Tail>>,
     ) -> Self {
+        if let Some(tail) = &tail {
+            let _ = tail.put(What::Opening, id, 0, &opening);
+        }
         let attendance = Self {
             entry: Arc::new(Entry {
                 id,
@@ -99,9 +114,22 @@ impl Attendance {
                 closing: Mutex::default(),
             }),
             queue,
+            tail,
         };
         attendance.changed();
         attendance
+    }
+
+    /// Has an event outlive the gate, before the journal has looked at it. `body` is its encoding without its
+    /// sequence. To be called in the order of the sequences. Waits for no disk.
+    pub fn told(&self, sequence: u64, body: &[u8], position: Position) -> Outlives {
+        let what = match position {
+            Position::Within => What::Event,
+            Position::Last => What::LastEvent,
+        };
+        self.tail.as_ref().map_or(Outlives::Nothing, |tail| {
+            tail.put(what, self.entry.id, sequence, body)
+        })
     }
 
     /// Says that the session's events have changed. Never waits.
@@ -236,6 +264,7 @@ pub(super) struct Writer {
     limit: u64,
     queue: Arc<Queue>,
     state: Arc<State>,
+    tail: Option<Arc<Tail>>,
     sessions: HashMap<SessionId, Known>,
     /// Sessions to look at.
     waiting: Vec<Arc<Entry>>,
@@ -272,6 +301,7 @@ impl Writer {
         limit: u64,
         queue: Arc<Queue>,
         state: Arc<State>,
+        tail: Option<Arc<Tail>>,
     ) -> Self {
         let log = lock(&file).as_ref().map(JournalFile::log_path);
         Self {
@@ -282,6 +312,7 @@ impl Writer {
             limit,
             queue,
             state,
+            tail,
             sessions: HashMap::new(),
             waiting: Vec::new(),
             others: 0,
@@ -299,7 +330,14 @@ impl Writer {
         }
         self.work();
         self.lose_the_closing();
-        super::left::remove_if_empty(&self.file);
+        // What the file lacks stays where it is, for the next gate to add it.
+        let is_needed = self.tail.as_ref().is_some_and(|tail| tail.is_needed());
+        if !is_needed {
+            if let Some(tail) = &self.tail {
+                tail.remove();
+            }
+            super::left::remove_if_empty(&self.file);
+        }
         // Gives up the lock: from here on others deliver what is left.
         drop(lock(&self.file).take());
     }
@@ -358,6 +396,9 @@ impl Writer {
 
     /// Writes what is new in the sessions that wait.
     fn write(&mut self) -> Result<(), JournalError> {
+        if let Some(tail) = &self.tail {
+            tail.turn();
+        }
         let mut looks: Vec<Look> = Vec::new();
         for entry in std::mem::take(&mut self.waiting) {
             if looks.iter().any(|look| Arc::ptr_eq(&look.entry, &entry)) {
@@ -376,13 +417,15 @@ impl Writer {
                     entry,
                     is_closing,
                 });
+            } else {
+                self.settle(entry.id);
             }
         }
         self.measure();
         let room = self.limit.saturating_sub(self.others);
         let sessions = &self.sessions;
-        let mut file = lock(&self.file);
-        let Some(file) = &mut *file else {
+        let mut guard = lock(&self.file);
+        let Some(file) = &mut *guard else {
             return Ok(());
         };
         let kept = file.kept().bytes();
@@ -418,12 +461,13 @@ impl Writer {
             }
         };
         let kept = file.kept().bytes();
+        drop(guard);
         if !looks.is_empty() {
             self.unsynchronized_since.get_or_insert_with(Instant::now);
         }
         for (look, written) in looks.into_iter().zip(written) {
             if let Some(fate) = written.fate {
-                self.sessions.remove(&look.entry.id);
+                self.settle(look.entry.id);
                 if let Some(closing) = lock(&look.entry.closing).take() {
                     let _ = closing.send(fate);
                 }
@@ -434,6 +478,7 @@ impl Writer {
                 self.waiting.push(look.entry);
             }
         }
+        self.clear_tail();
         // A part is kept free for what execs that have been admitted still have to tell.
         let is_full = kept >= room - room / 8;
         self.state.set_trouble(is_full.then(|| {
@@ -446,17 +491,35 @@ impl Writer {
         Ok(())
     }
 
+    /// What becomes of a session's events has been decided.
+    fn settle(&mut self, session: SessionId) {
+        self.sessions.remove(&session);
+        if let Some(tail) = &self.tail {
+            tail.settle(session);
+        }
+    }
+
+    /// Lets the tail forget what the file has.
+    fn clear_tail(&self) {
+        let seen = |session| Some(self.sessions.get(&session)?.seen.sequence);
+        if let Some(Err(error)) = self.tail.as_ref().map(|tail| tail.clear(seen)) {
+            tracing::error!("emptying what the gate tells last: {error}");
+        }
+    }
+
     /// Tells sessions that have ended that what they have can't be kept.
     fn lose_the_closing(&mut self) {
-        self.waiting
-            .retain(|entry| match lock(&entry.closing).take() {
+        let waiting = std::mem::take(&mut self.waiting);
+        for entry in waiting {
+            let closing = lock(&entry.closing).take();
+            match closing {
                 Some(closing) => {
-                    self.sessions.remove(&entry.id);
+                    self.settle(entry.id);
                     let _ = closing.send(Fate::Lost);
-                    false
                 }
-                None => true,
-            });
+                None => self.waiting.push(entry),
+            }
+        }
     }
 
     /// Sees what other gates' files take.

@@ -19,6 +19,7 @@ use super::driver::{PATH, concerns_all, describe};
 use super::route::{Others, Round, Route};
 use crate::journal::{Journal, JournalError, KeptEvent, Left, LeftLoad, LeftSession};
 use crate::model::{SessionEndReason, SessionEvent, SessionId};
+use crate::pb::v1::session_request::Event;
 use crate::pb::v1::{Resumption, ResumptionReason, SessionRequest};
 use crate::pb::{self, Acknowledgement, Answer, Reconnect};
 
@@ -225,7 +226,7 @@ async fn feed(
     };
     let stored = acceptance.stored;
     sent.fetch_max(stored, Ordering::AcqRel);
-    if !session.has_ended() {
+    if !session.has_ended() && !ends(&session)? {
         let sequence = session.told().max(stored).saturating_add(1);
         let body = killed();
         session = blocking(move || session.end(sequence, body).map(|()| session))
@@ -324,6 +325,13 @@ fn opening(session: &LeftSession) -> Result<Bytes, Status> {
     };
     let first = pb::resumed(&first, resumption, SystemTime::now());
     Ok(first.encode_to_vec().into())
+}
+
+/// Whether the session's end is the last that its gate told: it may have been killed right then.
+fn ends(session: &LeftSession) -> Result<bool, Status> {
+    let last = session.last().map_err(|error| unread(&error))?;
+    let last = last.and_then(|body| SessionRequest::decode(body).ok()?.event);
+    Ok(matches!(last, Some(Event::SessionEnded(_))))
 }
 
 fn killed() -> Bytes {

@@ -20,7 +20,7 @@ use super::options::{Audit, LinkOptions, OnUnavailable};
 use super::outage::{Outages, Said};
 use super::route::Others;
 use super::state::{AttemptNow, CallNumber, Expiry, Load, Refusal, SessionState, Stray, ToSend};
-use crate::journal::{Attendance, Changes, Fate, Since, Source};
+use crate::journal::{Attendance, Changes, Fate, Outlives, Position, Since, Source};
 use crate::model::{
     DecisionCode, EscalationDecision, ExecId, InterceptedExec, SessionEvent, SessionId, Verdict,
     WithdrawalReason,
@@ -145,7 +145,15 @@ impl SessionLink {
             reply,
             person: None,
         };
-        let taken = shared.tell(|state| state.ask(exec.id, body, asker, Instant::now()));
+        let taken = shared.tell(|state| {
+            let taken = state.ask(exec.id, body.clone(), asker, Instant::now())?;
+            let outlives = shared.keep(taken.sequence, &body, Position::Within);
+            if outlives == Outlives::Nothing && shared.options.audit == Audit::Strict {
+                state.withdraw(exec.id);
+                return Err(Refusal::Unkept);
+            }
+            Ok(taken)
+        });
         let taken = match taken {
             Ok(taken) => taken,
             Err(Refusal::Overloaded) => {
@@ -153,6 +161,10 @@ impl SessionLink {
             }
             Err(Refusal::Unreachable(cause)) => return Ok(shared.unreachable(&cause)),
             Err(Refusal::SessionEnded) => return Ok(session_ended()),
+            Err(Refusal::Unkept) => {
+                shared.tally.unrecorded.add(1);
+                return Ok(unrecorded("there is no memory that outlives the gate"));
+            }
             Err(Refusal::AlreadyAsked) => {
                 return Err(PolicyError(
                     format!("exec {} is being asked already", exec.id).into(),
@@ -252,7 +264,7 @@ impl EscalationPolicy for SessionLink {
         let body = Bytes::from(event.encode_to_vec());
         if is_last {
             self.shared.tell(|state| {
-                state.record(body, Instant::now());
+                self.shared.place(state, body, Position::Last);
                 state.finish();
             });
             self.shared.over.cancel();
@@ -371,8 +383,15 @@ impl Shared {
             is_behind()
                 .then(|| "the policy service doesn't take them, and too many wait".to_owned())
         })?;
-        let reason = pb::one_line(format!("events can't be kept: {cause}"));
-        Some(Verdict::denied(DecisionCode::Unrecorded, reason))
+        Some(unrecorded(&cause))
+    }
+
+    /// Has an event outlive the gate, where there is a journal.
+    fn keep(&self, sequence: u64, body: &[u8], position: Position) -> Outlives {
+        let attendance = self.attendance.get();
+        attendance.map_or(Outlives::Nothing, |attendance| {
+            attendance.told(sequence, body, position)
+        })
     }
 
     /// Takes out of an exec's description what isn't to leave the gate, and adds what may.
@@ -427,8 +446,15 @@ impl Shared {
                 let count = gathered.map_or(0, |gathered| gathered.count) + 1;
                 (count < MOST_GATHERED).then_some(Gathered { count, due })
             },
-            |state| state.record(body, now),
+            |state| self.place(state, body, Position::Within),
         );
+    }
+
+    /// Gives an event its place among the session's.
+    fn place(&self, state: &mut SessionState<Asker>, body: Bytes, position: Position) {
+        if let Some(sequence) = state.record(body.clone(), Instant::now()) {
+            self.keep(sequence, &body, position);
+        }
     }
 
     /// Changes the state, and tells the transport that there may be something to send.
@@ -701,8 +727,7 @@ impl Shared {
     fn withdraw_at_deadline(&self, exec: ExecId) {
         let reason = WithdrawalReason::DeadlinePassed;
         let withdrawn = pb::exec_withdrawn(exec, reason, SystemTime::now());
-        let body = withdrawn.encode_to_vec().into();
-        self.record(body);
+        self.record(withdrawn.encode_to_vec().into());
     }
 
     /// How long ago the oldest event was that isn't settled.
@@ -755,6 +780,11 @@ impl Shared {
         self.tally.overloaded.add(1);
         Verdict::denied(DecisionCode::Overloaded, reason)
     }
+}
+
+fn unrecorded(cause: &str) -> Verdict {
+    let reason = pb::one_line(format!("events can't be kept: {cause}"));
+    Verdict::denied(DecisionCode::Unrecorded, reason)
 }
 
 fn session_ended() -> Verdict {

@@ -154,6 +154,8 @@ enum End {
 /// That a question was taken.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Asked {
+    /// Its position in the session.
+    pub(super) sequence: u64,
     /// When it has waited long enough, unless that is extended.
     pub(super) deadline: Instant,
     /// Whether the link is waiting before its next attempt, which would better be made now.
@@ -180,6 +182,8 @@ pub(super) enum Refusal {
     SessionEnded,
     /// That exec is being asked already.
     AlreadyAsked,
+    /// It wouldn't outlive the gate.
+    Unkept,
 }
 
 /// What there is to send on a call.
@@ -293,17 +297,21 @@ impl<R> SessionState<R> {
             _ => AttemptNow::No,
         };
         Ok(Asked {
+            sequence,
             deadline,
             attempt_now,
         })
     }
 
-    /// Records an event that isn't a question. After the last event there is none.
-    pub(super) fn record(&mut self, body: Bytes, now: Instant) {
-        if self.end == End::No {
-            self.log.push(self.next_sequence, body, None, now);
-            self.next_sequence += 1;
+    /// Records an event that isn't a question; gives its sequence. After the last event there is none.
+    pub(super) fn record(&mut self, body: Bytes, now: Instant) -> Option<u64> {
+        if self.end != End::No {
+            return None;
         }
+        let sequence = self.next_sequence;
+        self.log.push(sequence, body, None, now);
+        self.next_sequence += 1;
+        Some(sequence)
     }
 
     /// Says that no further event will be recorded, so that calls end once they have all of them.

@@ -52,6 +52,9 @@ pub trait EscalationPolicy: Send + Sync + 'static {
 
     /// Is told what happened, in order for each exec. Stands in front of verdicts, so it must not
     /// block: no disk, no network, no lock that is held across either.
+    ///
+    /// [`SessionEvent::ExecDecided`] is told just before the answer leaves, so that a policy which puts it where
+    /// a kill of this process doesn't reach it knows of everything that may have run.
     fn observe(&self, event: SessionEvent) {
         let _ = event;
     }

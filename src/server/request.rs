@@ -560,45 +560,47 @@ impl<'a> Request<'a> {
         sent
     }
 
-    /// Answers the wrapper; a verdict counts as acted on once the answer is out.
+    /// Answers the wrapper. The policy is told before: whatever happens to this process then, nothing has run
+    /// that no record tells of.
     async fn respond(&mut self, action: WireAction, verdict: Verdict) -> Option<Input> {
         let exec = self.exec.clone()?;
         let runs = action == WireAction::Run;
         let begun = (runs && self.pidfd.is_some())
             .then(|| self.shared.tracker.begin(self.process.pid, exec.id));
+        self.shared.count(&verdict.decision);
+        let escalation = self.escalation.as_ref();
+        let (code, rule) = (verdict.code, verdict.rule.clone());
+        let decision = verdict.decision.as_str();
+        let decided = SessionEvent::ExecDecided {
+            exec: exec.id,
+            verdict,
+            environment: escalation.map(|escalation| Box::new(escalation.difference.clone())),
+            waited: self.began.elapsed(),
+            decided_in: self.decided_in,
+            at: SystemTime::now(),
+        };
+        self.shared.policy.observe(decided);
         let sent = self.send_response(action).await;
         self.delivered = Instant::now();
         if sent.is_err() {
             if let Some(begun) = begun {
                 self.shared.tracker.undo(begun);
             }
-            self.shared.policy.observe(SessionEvent::ExecWithdrawn {
-                exec: exec.id,
-                reason: crate::model::WithdrawalReason::AskerGone,
-                at: SystemTime::now(),
-            });
-            self.id = None;
+            if runs {
+                let reason = "the asking process went away".to_owned();
+                self.finish(ExecOutcome::NotStarted(reason), None);
+            }
             return Some(Input::AskerGone);
         }
-        self.shared.count(&verdict.decision);
         tracing::debug!(
             session = %self.shared.context.description.id,
             exec = %exec.id,
-            code = verdict.code.as_str(),
-            rule = verdict.rule,
+            code = code.as_str(),
+            rule,
             waited = ?(self.delivered - self.began),
-            verdict = verdict.decision.as_str(),
+            verdict = decision,
             "acted on an exec"
         );
-        let escalation = self.escalation.as_ref();
-        self.shared.policy.observe(SessionEvent::ExecDecided {
-            exec: exec.id,
-            verdict,
-            environment: escalation.map(|escalation| Box::new(escalation.difference.clone())),
-            waited: self.delivered - self.began,
-            decided_in: self.decided_in,
-            at: SystemTime::now(),
-        });
         if let (Some(begun), Some(pidfd)) = (begun, self.pidfd.take())
             && self.shared.tracker.confirm(&begun, exec.id) == Watching::ToBegin
         {

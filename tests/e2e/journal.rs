@@ -373,6 +373,91 @@ fn a_disk_that_cannot_be_written_has_no_strict_gate_start() {
     });
 }
 
+/// Files in memory of gates that use a journal.
+fn tails(journal: &Path) -> Vec<PathBuf> {
+    let numbers: Vec<_> = files(journal)
+        .iter()
+        .filter_map(|file| {
+            let name = file.file_name()?.to_str()?;
+            Some(
+                name.strip_prefix("gate-")?
+                    .strip_suffix(".sqlite")?
+                    .to_owned(),
+            )
+        })
+        .collect();
+    let in_memory = files(Path::new("/dev/shm")).into_iter();
+    in_memory
+        .filter(|file| {
+            let name = file.to_string_lossy();
+            numbers.iter().any(|number| name.contains(number))
+        })
+        .collect()
+}
+
+/// The journal's thread gets nothing onto its disk, the service answers nothing, and both are killed: what ran
+/// meanwhile is on record nevertheless.
+#[test]
+fn what_was_decided_is_kept_though_gate_and_service_are_killed_before_the_journal_has_it() {
+    in_shell("bash", |shell| {
+        let gate = options(Gate::with_rules_on_a_socket(shell, RULES), "best-effort");
+        let journal = gate.path("journal");
+        let Some(disk) = Disk::mount(journal.clone(), "size=300k,mode=0700") else {
+            eprintln!("not tested: mounting takes privileges");
+            return;
+        };
+        let mut running = gate.start(
+            "/bin/true; echo begin; read -r go; \
+             /bin/echo $(/usr/bin/head -c 100000 /dev/zero | /usr/bin/tr '\\0' x) | /usr/bin/wc -c; \
+             /bin/echo one; /bin/false; /bin/echo two; echo done; read -r go",
+        );
+        running.wait_for("begin");
+        gate.policyd(|policyd| policyd.signal("STOP"));
+        disk.fill();
+        running.tell("go");
+        running.wait_for("done");
+        wait_until("trouble", || {
+            running.stderr().contains("events can't be kept: ")
+        });
+        let in_memory = tails(&journal).len();
+        running.signal("KILL");
+        gate.kill_policyd();
+        assert!(running.stdout().contains("one\ntwo\ndone\n"));
+        drop(running);
+        disk.make_room();
+
+        gate.restart_policyd();
+        gate.exec("/bin/echo next")
+            .exits(0)
+            .prints("next\n")
+            .says_nothing();
+        let execs = gate.audit();
+        let of_both = ["one", "two"].map(|argument| {
+            let mut those = execs.iter().filter(|exec| exec.0["argv"][1] == argument);
+            let exec = those
+                .next()
+                .unwrap_or_else(|| panic!("{argument}: {execs:?}"));
+            assert!(those.next().is_none(), "{execs:?}");
+            assert_eq!(
+                (exec.text("verdict"), exec.text("code")),
+                ("run", "timed-out")
+            );
+            exec
+        });
+        assert!(!of_both[0].text("finished_at").is_empty(), "{execs:?}");
+        assert_eq!(broken(&gate), Vec::<String>::new());
+        assert_eq!(
+            rows(&gate, "SELECT session_id FROM losses"),
+            Vec::<String>::new()
+        );
+        let mut ends = ends(&gate);
+        ends.sort_unstable();
+        assert_eq!(ends, ["completed", "gate-failed"]);
+        assert_eq!(files(&journal), Vec::<PathBuf>::new());
+        assert_eq!((in_memory, tails(&journal).len()), (2, 0));
+    });
+}
+
 /// The programs as they are installed, so that a doctor finds nothing else to see to.
 struct Installed(tempfile::TempDir);
 

@@ -1,6 +1,7 @@
 //! The server and the real wrapper, without a shell between them: the three verdicts, what a command
 //! gets, what its policy is told.
 
+mod order;
 #[path = "../support/mod.rs"]
 mod support;
 
