@@ -8,6 +8,7 @@ use prost::Message;
 use rusqlite::{OptionalExtension, Transaction};
 
 use super::chain::{Entry, Link};
+use super::execs::Execs;
 use super::schema::{self, Repeat, Row};
 use crate::pb::audit::v1::{AnswerMode, StoredAnswer};
 use crate::pb::v1;
@@ -86,14 +87,17 @@ pub(super) fn upgrade(transaction: &Transaction<'_>, version: i64) -> rusqlite::
             answer: answer.as_ref(),
             received: std::time::SystemTime::UNIX_EPOCH,
         };
+        let mut execs = Execs::default();
         schema::tables(
             transaction,
+            &mut execs,
             head.position,
             &event,
             time,
             received,
             Repeat::No,
         )?;
+        execs.write(transaction)?;
     }
     drop(rows);
     drop(events);
