@@ -71,6 +71,8 @@ const PARTS: [&[&str]; 5] = [
         "answer_rule",
         "answer_revision",
         "answer_mode",
+        "approval_id",
+        "decided_by",
     ],
 ];
 /// What names a row and is set when it is made.
@@ -109,8 +111,8 @@ struct ExecRow<'a> {
 /// The latest answer, and how many there were.
 #[derive(Debug, Clone, Copy)]
 struct Answered<'a> {
+    answer: &'a StoredAnswer,
     verdict: &'a v1::Verdict,
-    mode: AnswerMode,
     received: i64,
     count: i64,
 }
@@ -146,11 +148,7 @@ impl<'a> Execs<'a> {
         let sequence = Some(sequence).filter(|sequence| *sequence != 0);
         let earlier = row.requested.map(|(_, sequence, time)| (sequence, time));
         let (first, time) = earlier.unwrap_or_default();
-        row.requested = Some((
-            exec,
-            first.or(sequence.map(number)),
-            time.or(place.time),
-        ));
+        row.requested = Some((exec, first.or(sequence.map(number)), time.or(place.time)));
     }
 
     pub(super) fn withdrawn(&mut self, place: Place<'a>, exec: &'a v1::ExecWithdrawn) {
@@ -176,8 +174,8 @@ impl<'a> Execs<'a> {
             return Ok(());
         };
         let mut answered = Answered {
+            answer,
             verdict,
-            mode: answer.mode(),
             received: place.received,
             count: 1,
         };
@@ -372,9 +370,15 @@ impl<'a> Answered<'a> {
             Some(Decision::Run(_)) => ("run", None),
             Some(Decision::Escalate(_)) => ("escalate", None),
             Some(Decision::Deny(deny)) => ("deny", Some(deny.reason.as_str())),
+            None if self.answer.mode() == AnswerMode::Pending => ("pending", None),
             None => ("none", None),
         };
-        let is_monitored = self.mode == AnswerMode::Monitored;
+        let mode = match self.answer.mode() {
+            AnswerMode::Monitored => Some("monitored"),
+            AnswerMode::Pending => Some("pending"),
+            AnswerMode::Enforced | AnswerMode::Unspecified => None,
+        };
+        let set = |words: &'a str| optional((!words.is_empty()).then(|| text(words)));
         values.extend([
             integer(self.count),
             integer(self.received),
@@ -383,7 +387,9 @@ impl<'a> Answered<'a> {
             text(&self.verdict.reason_code),
             text(&self.verdict.rule),
             text(&self.verdict.policy_revision),
-            optional(is_monitored.then(|| text("monitored"))),
+            optional(mode.map(text)),
+            set(&self.answer.approval_id),
+            set(&self.answer.decided_by),
         ]);
     }
 }

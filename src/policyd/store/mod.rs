@@ -18,6 +18,7 @@
 mod chain;
 mod error;
 mod execs;
+mod filter;
 mod query;
 mod retention;
 mod schema;
@@ -39,7 +40,8 @@ pub use chain::Link;
 pub(crate) use chain::ends;
 pub use error::StoreError;
 use execs::Execs;
-pub(crate) use query::{Arguments, Filter, Want, changes, page, session};
+pub(crate) use filter::Filter;
+pub(crate) use query::{Arguments, Want, changes, page, session};
 pub use retention::Retention;
 use schema::Written;
 pub use schema::open_for_reading;
@@ -149,6 +151,7 @@ impl From<v1::Verdict> for StoredAnswer {
         Self {
             verdict: Some(verdict),
             mode: AnswerMode::Enforced.into(),
+            ..Self::default()
         }
     }
 }
@@ -403,6 +406,12 @@ impl Journal {
                  session's events from here on"
             );
         }
+    }
+
+    /// Takes an answer that was given later than its question, without waiting.
+    pub(crate) fn answered(&mut self, answer: StoredAnswer) {
+        // Of the gate's events there is none for it.
+        self.record(v1::SessionRequest::default(), Some(answer));
     }
 
     /// Up to where the history is unbroken once this event is stored; `None` if it adds nothing to it.

@@ -18,7 +18,7 @@ use crate::policyd::identity::GateIdentity;
 use crate::policyd::text;
 
 /// The version of the tables below.
-const SCHEMA_VERSION: i64 = 3;
+const SCHEMA_VERSION: i64 = 4;
 /// Marks a database as one of ours: "EXGP".
 const APPLICATION_ID: i64 = 0x4558_4750;
 /// The database, inside the data directory.
@@ -111,6 +111,8 @@ CREATE TABLE execs (
     position        INTEGER,
     gate            TEXT,
     answer_mode     TEXT,
+    approval_id     TEXT,
+    decided_by      TEXT,
     PRIMARY KEY (session_id, exec_id)
 );
 CREATE VIEW losses AS
@@ -341,6 +343,9 @@ fn check(connection: &Transaction<'_>, path: &Path) -> Result<i64, StoreError> {
     Ok(version)
 }
 
+/// What an answer is called that stands by itself: it was given later than its question, or once more.
+const ANSWERED: &str = "exec-answered";
+
 /// An event on its way into the tables.
 pub(super) struct Row<'a> {
     pub(super) session: &'a str,
@@ -428,7 +433,13 @@ pub(super) fn write<'a>(
     }
     let received = system_nanoseconds(row.received);
     let time = time_nanoseconds(request.event_time);
-    let (kind, exec_id) = kind(request.event.as_ref());
+    let (kind, exec_id) = match (
+        &request.event,
+        row.answer.and_then(|answer| answer.verdict.as_ref()),
+    ) {
+        (None, Some(verdict)) => (ANSWERED, Some(verdict.exec_id)),
+        (event, _) => kind(event.as_ref()),
+    };
     let (payload, answer) = (
         request.encode_to_vec(),
         row.answer.map(Message::encode_to_vec),
@@ -452,7 +463,7 @@ pub(super) fn write<'a>(
         // The question has been asked again, and answered again.
         let again = Entry {
             sequence: None,
-            kind: "exec-answered",
+            kind: ANSWERED,
             payload: &[],
             ..entry
         };
