@@ -3,7 +3,9 @@
 use std::ffi::{OsString, c_int};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,7 +31,7 @@ use crate::server::{
     OwnersEnvironment, ServerError, SessionParams, ShellCommandExecutor,
 };
 use crate::sys::reach::{Reach, reach};
-use crate::sys::signal::SignalWatch;
+use crate::sys::signal::{Ready, SignalWatch};
 use crate::sys::{host, limits, signal};
 
 /// How long the last events may take to be delivered after the end of a session.
@@ -264,6 +266,8 @@ impl Gate {
                 "give --policy URL or set EXECGATE_POLICY; `execgate-policyd --rules FILE` starts one",
             )
         })?;
+        // Before anything is made that a signal would leave behind.
+        let disclosure = disclosure(options, &signals)?;
         let wrapper = place::wrapper()?;
         let shell = place::shell(&options.shell)?;
         let shells = shell.parent().map(Path::to_owned);
@@ -288,7 +292,7 @@ impl Gate {
             Unavailable::Deny => OnUnavailable::Deny,
             Unavailable::Run => OnUnavailable::Run,
         };
-        link.disclosure = disclosure(options)?;
+        link.disclosure = disclosure;
         // Whoever started the gate may be in a trace; what is no context is nobody's fault here.
         link.trace_parent = std::env::var("TRACEPARENT")
             .ok()
@@ -364,8 +368,27 @@ impl Gate {
 /// Most patterns in a file, in bytes: what is longer is some other file, or has no end.
 const MAX_PATTERNS: u64 = 4 << 20;
 
-/// May be a pipe, as from a shell's process substitution.
-fn read_patterns(file: &Path) -> io::Result<String> {
+/// May be a pipe, as from a shell's process substitution, and nobody may ever write it: signals act meanwhile as
+/// they would if they weren't the session's.
+fn read_patterns(file: &Path, signals: &SignalWatch) -> io::Result<String> {
+    let (finished, finish) = UnixStream::pair()?;
+    let file = file.to_owned();
+    let reader = std::thread::Builder::new()
+        .name("patterns".to_owned())
+        .spawn(move || {
+            let read = read_whole(&file);
+            drop(finish);
+            read
+        })?;
+    while let Ready::Signal(arrived) = signals.wait(finished.as_fd())? {
+        signal::act_by_default(arrived.signal);
+    }
+    reader
+        .join()
+        .map_err(|_| io::Error::other("reading it panicked"))?
+}
+
+fn read_whole(file: &Path) -> io::Result<String> {
     let mut text = String::new();
     let length = std::fs::File::open(file)?
         .take(MAX_PATTERNS + 1)
@@ -380,7 +403,7 @@ fn read_patterns(file: &Path) -> io::Result<String> {
 }
 
 /// What of execs may leave the gate.
-fn disclosure(options: &SessionOptions) -> Result<Disclosure, Failure> {
+fn disclosure(options: &SessionOptions, signals: &SignalWatch) -> Result<Disclosure, Failure> {
     let mut disclosure = Disclosure::default();
     for pattern in &options.redact {
         disclosure
@@ -389,7 +412,7 @@ fn disclosure(options: &SessionOptions) -> Result<Disclosure, Failure> {
     }
     if let Some(file) = &options.redact_from {
         let shown = file.display();
-        let lines = read_patterns(file).map_err(|error| {
+        let lines = read_patterns(file, signals).map_err(|error| {
             Failure::saying(format!("cannot read the patterns of {shown}: {error}"))
         })?;
         for (line, pattern) in (1..).zip(lines.lines()) {

@@ -11,7 +11,7 @@ use super::connection::{Peer, Proof};
 use super::identity::GateIdentity;
 use super::operators::{Duty, Operator};
 use super::throttle::Throttle;
-use super::tokens::{Holder, TokenDigest, Tokens};
+use super::tokens::{Credential, Holder, TokenDigest, Tokens};
 
 /// Longest token, in bytes.
 const MAX_TOKEN: usize = 4_096;
@@ -23,7 +23,7 @@ static REFUSED: Throttle = Throttle::new(Duration::from_secs(1));
 pub(super) struct Caller {
     pub(super) gate: GateIdentity,
     /// The token that says so, where one does: the call ends when it is no longer valid.
-    pub(super) token: Option<TokenDigest>,
+    pub(super) token: Option<Credential>,
 }
 
 /// The operator who makes a call. Each call of an operator has it as an extension, and no other call has.
@@ -31,7 +31,7 @@ pub(super) struct Caller {
 pub(super) struct OperatorCaller {
     pub(super) operator: Operator,
     /// The call ends when it is no longer valid.
-    pub(super) token: TokenDigest,
+    pub(super) credential: Credential,
 }
 
 /// Who may read what is on record: an operator, or one whose connection proves to be an auditor's. Each such
@@ -39,8 +39,8 @@ pub(super) struct OperatorCaller {
 #[derive(Debug, Clone)]
 pub(super) struct Reader {
     pub(super) name: Arc<str>,
-    /// The operator's token, where one says so: the call ends when it is no longer valid.
-    pub(super) token: Option<TokenDigest>,
+    /// The operator's credential, where one says so: the call ends when it is no longer valid.
+    pub(super) credential: Option<Credential>,
 }
 
 /// Who makes a call: one of these, and never two. An operator may be a reader besides.
@@ -52,7 +52,8 @@ enum Who {
 }
 
 /// Where tokens are asked for, a gate's call needs one, unless its connection came with a certificate. An
-/// operator's call has an operator's token, whatever the connection came with.
+/// operator's call has an operator's token, whatever the connection came with, or its connection came with an
+/// operator's certificate. Such a certificate is never a gate's.
 #[derive(Debug, Clone)]
 pub(super) struct Authentication {
     pub(super) tokens: Option<watch::Receiver<Arc<Tokens>>>,
@@ -89,28 +90,47 @@ impl Authentication {
             Some(Proof::Certificate(_) | Proof::User(_)) | None => {}
         }
         let shown = self.shown(request)?;
-        let (Some(token), Some(operators)) = (shown, &self.operators) else {
-            return self.connected(proven, shown);
-        };
-        let operator = operators.borrow().owner(token).cloned();
-        let Some(operator) = operator else {
+        let Some((credential, operator)) = self.operator(proven.as_ref(), shown) else {
             return self.connected(proven, shown);
         };
         let is_gates =
-            |tokens: &watch::Receiver<Arc<Tokens>>| tokens.borrow().owner(token).is_some();
+            |tokens: &watch::Receiver<Arc<Tokens>>| tokens.borrow().holder(&credential).is_some();
         if self.tokens.as_ref().is_some_and(is_gates) {
             return Err("its token is a gate's and an operator's: give each one of their own");
         }
         Ok(match operator.duty() {
-            Duty::Operate => Who::Operator(OperatorCaller { operator, token }),
+            Duty::Operate => Who::Operator(OperatorCaller {
+                operator,
+                credential,
+            }),
             Duty::Audit => Who::Reader(Reader {
                 name: operator.as_str().into(),
-                token: Some(token),
+                credential: Some(credential),
             }),
         })
     }
 
-    /// Who shows no operator's token.
+    /// Who shows an operator's token, or else has an operator's certificate.
+    fn operator(
+        &self,
+        proven: Option<&Proof>,
+        shown: Option<TokenDigest>,
+    ) -> Option<(Credential, Operator)> {
+        let operators = self.operators.as_ref()?.borrow();
+        let certificate = match proven {
+            Some(Proof::Certificate(identity)) => Some(Credential::Certificate(identity.clone())),
+            _ => None,
+        };
+        [shown.map(Credential::Token), certificate]
+            .into_iter()
+            .flatten()
+            .find_map(|credential| {
+                let operator = operators.holder(&credential)?.clone();
+                Some((credential, operator))
+            })
+    }
+
+    /// Who shows no operator's credential.
     fn connected(
         &self,
         proven: Option<Proof>,
@@ -121,7 +141,7 @@ impl Authentication {
         {
             return Ok(Who::Reader(Reader {
                 name: identity.as_str().into(),
-                token: None,
+                credential: None,
             }));
         }
         self.gate(proven, shown).map(Who::Gate)
@@ -163,7 +183,10 @@ impl Authentication {
         };
         match (proven, owner) {
             (Some(Proof::Certificate(gate)), _) => Ok(by_connection(gate)),
-            (_, Some(gate)) => Ok(Caller { gate, token: shown }),
+            (_, Some(gate)) => Ok(Caller {
+                gate,
+                token: shown.map(Credential::Token),
+            }),
             (_, None) => Err("the policy service asks for a token, and the gate shows none"),
         }
     }
@@ -172,7 +195,7 @@ impl Authentication {
 /// What an operator's call needs that isn't one.
 pub(super) fn not_an_operator() -> Status {
     Status::permission_denied(
-        "this takes an operator's token, which a gate's credential isn't (execgate-policyd --operators)",
+        "this takes an operator's token or certificate, which a gate's credential isn't (execgate-policyd --operators)",
     )
 }
 
@@ -202,17 +225,17 @@ pub(super) fn reader<T>(request: &Request<T>) -> Result<Reader, Status> {
     })
 }
 
-/// Completes when the token of a call is no longer valid.
+/// Completes when the credential of a call is no longer valid.
 pub(super) async fn revoked<H: Holder>(
-    token: Option<TokenDigest>,
+    credential: Option<&Credential>,
     tokens: &mut Option<watch::Receiver<Arc<Tokens<H>>>>,
 ) {
-    let (Some(token), Some(tokens)) = (token, tokens) else {
+    let (Some(credential), Some(tokens)) = (credential, tokens) else {
         return std::future::pending().await;
     };
-    let holder = tokens.borrow().owner(token).cloned();
+    let holder = tokens.borrow().holder(credential).cloned();
     while tokens.changed().await.is_ok() {
-        let now = tokens.borrow_and_update().owner(token).cloned();
+        let now = tokens.borrow_and_update().holder(credential).cloned();
         if now.is_none() || now != holder {
             return;
         }
@@ -243,7 +266,7 @@ impl Interceptor for Authentication {
             Ok(Who::Operator(caller)) => {
                 request.extensions_mut().insert(Reader {
                     name: caller.operator.as_str().into(),
-                    token: Some(caller.token),
+                    credential: Some(caller.credential.clone()),
                 });
                 request.extensions_mut().insert(caller);
                 Ok(request)

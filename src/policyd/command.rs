@@ -185,7 +185,8 @@ pub struct PolicydArgs {
     pub tokens: Option<PathBuf>,
 
     /// File of lines NAME SHA256, as `execgate token NAME` writes them: the tokens of operators, who
-    /// approve what rules ask about (`execgate approvals`) and end sessions (`execgate sessions`). None of
+    /// approve what rules ask about (`execgate approvals`) and end sessions (`execgate sessions`). A line
+    /// uri:URI or dns:NAME alone is of an operator with that client certificate (--client-ca). None of
     /// them is a gate's. Without it nobody can be asked, and what rules ask about is denied.
     #[arg(long, value_name = "FILE", env = "EXECGATE_POLICYD_OPERATORS")]
     pub operators: Option<PathBuf>,
@@ -555,12 +556,21 @@ impl Sources {
         let operators = args
             .operators
             .clone()
-            .map(|path| Followed::load(TokensFile::new(path)));
+            .map(|path| Followed::load(TokensFile::<Operator>::new(path)))
+            .transpose()?;
+        if let Some(operators) = &operators
+            && args.client_ca.is_none()
+            && operators.in_force().borrow().has_certificates()
+        {
+            tracing::warn!(
+                "--operators names certificates, and without --client-ca nobody can show one"
+            );
+        }
         Ok(Self {
             rules,
             tls,
             tokens: tokens.transpose()?,
-            operators: operators.transpose()?,
+            operators,
         })
     }
 

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::admission::{Admission, Admitted, Bounds, Full};
-use super::approvals::{Answered, Control, Desk, Question, WAITING_OF_ONE_SESSION};
+use super::approvals::{Answered, Control, Decided, Desk, Question, WAITING_OF_ONE_SESSION};
 use super::authenticate::{Caller, not_a_gate, revoked};
 use super::bounds;
 use super::identity::GateIdentity;
@@ -374,10 +374,15 @@ impl Call {
                     self.acknowledge(through).await?;
                 }
                 Some(control) = self.controls.recv() => match control {
-                    Control::Verdict(verdict) => self.answer(Answer::Verdict(*verdict)).await?,
+                    Control::Verdict(decided) => {
+                        self.answer(Answer::Verdict(decided.verdict.clone())).await?;
+                        if let Some(journal) = &mut journal {
+                            journal.answered(stored(*decided, None));
+                        }
+                    }
                     Control::Terminate(reason) => self.terminate(reason).await?,
                 },
-                () = revoked(self.caller.token, &mut tokens) => return Err(no_longer_valid().into()),
+                () = revoked(self.caller.token.as_ref(), &mut tokens) => return Err(no_longer_valid().into()),
                 _ = look.tick() => {
                     if journal.as_ref().is_some_and(|journal| journal.is_to_be_resumed()) {
                         return Err(not_stored().into());
@@ -423,19 +428,34 @@ impl Call {
             Some(Event::ExecRequested(_)) if conversation == Conversation::Delivery => Ok(None),
             Some(Event::ExecRequested(exec)) => {
                 match self.decide(session, exec) {
-                    (Answered::Decided(mut verdict), monitored) => {
-                        verdict.service_time = received.elapsed().try_into().ok();
-                        self.answer(Answer::Verdict((*verdict).clone())).await?;
-                        Ok(Some(stored(*verdict, monitored)))
+                    (Answered::Decided(mut decided), monitored) => {
+                        decided.verdict.service_time = received.elapsed().try_into().ok();
+                        self.answer(Answer::Verdict(decided.verdict.clone())).await?;
+                        Ok(Some(stored(*decided, monitored)))
                     }
-                    (Answered::Pending { within, message }, _) => {
+                    (
+                        Answered::Pending {
+                            within,
+                            message,
+                            approval_id,
+                        },
+                        _,
+                    ) => {
                         self.answer(Answer::VerdictPending(v1::VerdictPending {
                             exec_id: exec.exec_id,
                             expected_within: within.try_into().ok(),
                             message,
                         }))
                         .await?;
-                        Ok(None)
+                        Ok(Some(StoredAnswer {
+                            verdict: Some(v1::Verdict {
+                                exec_id: exec.exec_id,
+                                ..v1::Verdict::default()
+                            }),
+                            mode: AnswerMode::Pending.into(),
+                            approval_id,
+                            decided_by: String::new(),
+                        }))
                     }
                 }
             }
@@ -473,15 +493,15 @@ impl Call {
         exec: &v1::ExecRequested,
     ) -> (Answered, Option<EscalationDecision>) {
         if let Some(reason) = &self.terminated {
-            let verdict = Answered::Decided(Box::new(v1::Verdict {
+            let verdict = v1::Verdict {
                 exec_id: exec.exec_id,
                 decision: Some(v1::verdict::Decision::Deny(v1::Deny {
                     reason: format!("the session was {reason}"),
                 })),
                 reason_code: CODE_TERMINATED.to_owned(),
                 ..v1::Verdict::default()
-            }));
-            return (verdict, None);
+            };
+            return (Answered::Decided(Box::new(verdict.into())), None);
         }
         let rules = Arc::clone(&self.setting.rules.borrow());
         let began = Instant::now();
@@ -509,7 +529,7 @@ impl Call {
                 let note = "the rules ask no longer";
                 desk.withdraw(&session.id, exec.exec_id, note, SystemTime::now());
             }
-            Answered::Decided(Box::new(verdict(&rules, exec, ruling)))
+            Answered::Decided(Box::new(verdict(&rules, exec, ruling).into()))
         };
         (answered, monitored)
     }
@@ -710,16 +730,24 @@ fn ruling(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> Ru
 }
 
 /// What is recorded of a verdict.
-fn stored(verdict: v1::Verdict, monitored: Option<EscalationDecision>) -> StoredAnswer {
-    match monitored {
-        None => verdict.into(),
-        Some(would) => StoredAnswer {
-            verdict: Some(v1::Verdict {
-                decision: Some(decision_message(would, EscalationTerms::default())),
-                ..verdict
-            }),
-            mode: AnswerMode::Monitored.into(),
-        },
+fn stored(decided: Decided, monitored: Option<EscalationDecision>) -> StoredAnswer {
+    let Decided {
+        mut verdict,
+        approval_id,
+        decided_by,
+    } = decided;
+    let mode = match monitored {
+        None => AnswerMode::Enforced,
+        Some(would) => {
+            verdict.decision = Some(decision_message(would, EscalationTerms::default()));
+            AnswerMode::Monitored
+        }
+    };
+    StoredAnswer {
+        verdict: Some(verdict),
+        mode: mode.into(),
+        approval_id,
+        decided_by,
     }
 }
 

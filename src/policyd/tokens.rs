@@ -1,6 +1,7 @@
-//! Bearer tokens: what gates and operators may show, known by their digests alone.
+//! What gates and operators may show: bearer tokens, known by their digests alone, and operators' certificates, known
+//! by their names.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
@@ -42,6 +43,14 @@ impl std::fmt::Display for TokenDigest {
     }
 }
 
+/// What proves who makes a call, and may be taken back.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Credential {
+    Token(TokenDigest),
+    /// By the name in it.
+    Certificate(GateIdentity),
+}
+
 /// Who may have a token.
 pub(super) trait Holder: Sized + Clone + PartialEq + Send + Sync + 'static {
     /// What several of them are called, in the log.
@@ -51,6 +60,8 @@ pub(super) trait Holder: Sized + Clone + PartialEq + Send + Sync + 'static {
 
     /// What the words behind a name and a token make of its holder.
     fn named(name: &str, duty: Option<&str>) -> Result<Self, Unfit>;
+    /// Whether a line may name a certificate instead of a token.
+    fn may_have_certificate() -> bool;
     fn as_str(&self) -> &str;
 }
 
@@ -74,6 +85,11 @@ impl Holder for GateIdentity {
         }
     }
 
+    /// A gate whose certificate is trusted needs no line.
+    fn may_have_certificate() -> bool {
+        false
+    }
+
     fn as_str(&self) -> &str {
         GateIdentity::as_str(self)
     }
@@ -81,7 +97,8 @@ impl Holder for GateIdentity {
 
 impl Holder for Operator {
     const NAME: &'static str = "operators' tokens";
-    const DUTIES: &'static str = "`auditor` or nothing behind it";
+    const DUTIES: &'static str =
+        "`auditor` or nothing behind it, nor a certificate's uri:URI or dns:NAME alone";
 
     fn named(name: &str, duty: Option<&str>) -> Result<Self, Unfit> {
         let duty = match duty {
@@ -92,6 +109,10 @@ impl Holder for Operator {
         Operator::named(name, duty).ok_or(Unfit::Name)
     }
 
+    fn may_have_certificate() -> bool {
+        true
+    }
+
     fn as_str(&self) -> &str {
         Operator::as_str(self)
     }
@@ -99,11 +120,15 @@ impl Holder for Operator {
 
 /// The tokens that are valid, and whose each is. A name may have several.
 #[derive(Debug)]
-pub(super) struct Tokens<H = GateIdentity>(Vec<(TokenDigest, H)>);
+pub(super) struct Tokens<H = GateIdentity> {
+    tokens: Vec<(TokenDigest, H)>,
+    certificates: BTreeMap<String, H>,
+}
 
 impl<H: Holder> Tokens<H> {
-    /// Reads a file of lines `NAME SHA256`, with `auditor` behind it for an operator who only reads; blank lines
-    /// and what follows `#` at a line's beginning are passed over.
+    /// Reads a file of lines `NAME SHA256`, with `auditor` behind it for an operator who only reads; for an operator
+    /// with a certificate `uri:URI` or `dns:NAME` alone. Blank lines and what follows `#` at a line's beginning are
+    /// passed over.
     pub(super) fn load(path: &Path) -> Result<Self, CredentialError> {
         let content = transport::read_public(path)?;
         Self::parse(&String::from_utf8_lossy(&content))
@@ -113,6 +138,7 @@ impl<H: Holder> Tokens<H> {
     /// Errors never repeat a line: somebody may have put a token there.
     fn parse(text: &str) -> Result<Self, String> {
         let mut tokens = Vec::new();
+        let mut certificates = BTreeMap::new();
         let mut lines = HashMap::new();
         for (number, line) in (1..).zip(text.lines()) {
             let mut words = line.split_ascii_whitespace();
@@ -127,7 +153,12 @@ impl<H: Holder> Tokens<H> {
             let (name, digest, duty) = match four {
                 [None, ..] => continue,
                 [Some(name), ..] if name.starts_with('#') => continue,
-                [Some(name), Some(digest), duty, None] => (name, digest, duty),
+                [Some(name), duty @ (None | Some("auditor")), None, None]
+                    if H::may_have_certificate() && is_certificates_name(name) =>
+                {
+                    (name, None, duty)
+                }
+                [Some(name), Some(digest), duty, None] => (name, Some(digest), duty),
                 _ => return Err(shape()),
             };
             let holder = H::named(name, duty).map_err(|unfit| match unfit {
@@ -136,6 +167,12 @@ impl<H: Holder> Tokens<H> {
                     "line {number}: the name must be printable ASCII, 512 characters at most"
                 ),
             })?;
+            let Some(digest) = digest else {
+                if certificates.insert(name.to_owned(), holder).is_some() {
+                    return Err(format!("line {number}: {name} has a line already"));
+                }
+                continue;
+            };
             let digest = TokenDigest::parse(digest).ok_or_else(|| {
                 format!(
                     "line {number}: the SHA-256 of a token has 64 hexadecimal digits; never write the token \
@@ -149,12 +186,15 @@ impl<H: Holder> Tokens<H> {
             }
             tokens.push((digest, holder));
         }
-        match tokens.len() {
+        match tokens.len() + certificates.len() {
             0 => Err(
                 "it holds no token, so nobody could show one; `execgate token NAME` makes one"
                     .to_owned(),
             ),
-            1..=MAX_TOKENS => Ok(Self(tokens)),
+            1..=MAX_TOKENS => Ok(Self {
+                tokens,
+                certificates,
+            }),
             _ => Err(format!("it holds more than {MAX_TOKENS} tokens")),
         }
     }
@@ -162,7 +202,7 @@ impl<H: Holder> Tokens<H> {
     /// Whose token this is. Takes as long whoever's it is.
     pub(super) fn owner(&self, digest: TokenDigest) -> Option<&H> {
         let mut found = None;
-        for (known, holder) in &self.0 {
+        for (known, holder) in &self.tokens {
             if bool::from(known.0.ct_eq(&digest.0)) {
                 found = Some(holder);
             }
@@ -170,15 +210,37 @@ impl<H: Holder> Tokens<H> {
         found
     }
 
+    /// Whose credential this is.
+    pub(super) fn holder(&self, credential: &Credential) -> Option<&H> {
+        match credential {
+            Credential::Token(digest) => self.owner(*digest),
+            Credential::Certificate(identity) => self.certificates.get(identity.as_str()),
+        }
+    }
+
+    /// Whether somebody is known by a certificate.
+    pub(super) fn has_certificates(&self) -> bool {
+        !self.certificates.is_empty()
+    }
+
     /// Names the content: the beginning of a SHA-256.
     pub(super) fn revision(&self) -> String {
-        let parts = self.0.iter();
-        revision(parts.flat_map(|(token, holder)| [&token.0[..], holder.as_str().as_bytes()]))
+        let tokens = self.tokens.iter();
+        let tokens = tokens.flat_map(|(token, holder)| [&token.0[..], holder.as_str().as_bytes()]);
+        let certificates = self.certificates.iter();
+        let certificates =
+            certificates.flat_map(|(name, holder)| [name.as_bytes(), holder.as_str().as_bytes()]);
+        revision(tokens.chain(certificates))
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.tokens.len() + self.certificates.len()
     }
+}
+
+/// Whether it is how a certificate's holder is named.
+fn is_certificates_name(name: &str) -> bool {
+    (name.starts_with("uri:") || name.starts_with("dns:")) && GateIdentity::parse(name).is_ok()
 }
 
 #[cfg(test)]
@@ -236,5 +298,38 @@ mod tests {
         let error = Tokens::<GateIdentity>::parse(&line).expect_err("refused");
         assert!(error.contains("line 1 isn't"), "{error}");
         assert!(!error.contains("auditor"), "{error}");
+    }
+
+    #[test]
+    fn an_operator_may_have_a_certificate_and_a_gate_needs_no_line_for_its_own() {
+        let lines = "uri:spiffe://example/ada\ndns:eve.example auditor\n";
+        let operators = Tokens::<Operator>::parse(lines).expect("operators");
+        let holder = |name: &str| {
+            let identity = GateIdentity::parse(name).expect("a name");
+            let found = operators.holder(&Credential::Certificate(identity));
+            found.map(|operator| (operator.as_str().to_owned(), operator.duty()))
+        };
+        let ada = (
+            "operator:uri:spiffe://example/ada".to_owned(),
+            Duty::Operate,
+        );
+        assert_eq!(holder("uri:spiffe://example/ada"), Some(ada));
+        let eve = ("auditor:dns:eve.example".to_owned(), Duty::Audit);
+        assert_eq!(holder("dns:eve.example"), Some(eve));
+        assert_eq!(holder("dns:bob.example"), None);
+        // A name alone proves nothing.
+        for name in [
+            "uid:7",
+            "anonymous",
+            "token:ada",
+            "ada",
+            "dns:",
+            "dns:a b c",
+        ] {
+            assert!(Tokens::<Operator>::parse(name).is_err(), "{name}");
+        }
+        let twice = Tokens::<Operator>::parse("dns:a\ndns:a auditor").expect_err("refused");
+        assert!(twice.contains("line 2"), "{twice}");
+        assert!(Tokens::<GateIdentity>::parse(lines).is_err());
     }
 }

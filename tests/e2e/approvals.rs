@@ -29,6 +29,8 @@ in_both_shells! {
     no_gate_decides_and_no_operator_is_a_gate,
     an_operator_ends_a_session_for_good,
     without_operators_nobody_is_asked,
+    what_waits_for_a_person_is_on_record_as_pending_and_then_with_who_decided,
+    a_rule_that_is_only_monitored_asks_nobody,
     whoever_waits_at_a_terminal_is_told_for_whom_and_nobody_else_is,
     another_system_is_told_by_signed_posts_and_told_again_until_it_listens,
 }
@@ -404,6 +406,95 @@ fn an_operator_ends_a_session_for_good(shell: &Shell) {
         "{done}"
     );
     ada(&gate, &["sessions", "terminate", &"0".repeat(32)]).exits(4);
+}
+
+fn what_waits_for_a_person_is_on_record_as_pending_and_then_with_who_decided(shell: &Shell) {
+    let gate = gate(shell);
+    let running = gate.start("uname; uname; date; id; echo status $?");
+    let approval = pending(&gate);
+    let mut waiting = Vec::new();
+    wait_until("the record of what waits", || {
+        waiting = gate.list(&["--verdict", "pending"]);
+        !waiting.is_empty()
+    });
+    let answered = |exec: &crate::gate::Exec| {
+        let answered = &exec.0["answered"];
+        ["verdict", "approval", "decided_by"].map(|field| answered[field].clone())
+    };
+    let [exec] = &waiting[..] else {
+        panic!("{waiting:?}");
+    };
+    let first = Value::from(id(&approval));
+    assert_eq!(
+        answered(exec),
+        ["pending".into(), first.clone(), Value::Null]
+    );
+    assert_eq!(exec.0["verdict"], Value::Null);
+    let audit = |options: &[&str]| {
+        let mut command = std::process::Command::new(process::EXECGATE);
+        command.arg("audit").args(options).arg("--data");
+        process::run(command.arg(gate.path("data")))
+            .exits(0)
+            .output()
+    };
+    let table = audit(&[]);
+    assert!(
+        table.contains(&format!("pending ({})", id(&approval))),
+        "{table}"
+    );
+
+    let remembered = ["approvals", "approve", id(&approval), "--scope", "session"];
+    ada(&gate, &remembered).exits(0);
+    let mut second = Value::Null;
+    wait_until("the second approval", || {
+        let found = approvals(&gate, "pending");
+        second = found.first().cloned().unwrap_or_default();
+        second["rule"] != Value::Null && second["rule"] != "kernel"
+    });
+    let denied = ["approvals", "deny", id(&second)];
+    process::run(&mut gate.operate("bob.token", &denied)).exits(0);
+    running.done().exits(0).prints("Linux\nLinux\nstatus 1\n");
+
+    assert_eq!(gate.list(&["--verdict", "pending"]).len(), 0);
+    let execs = gate.audit();
+    let by = |name: &str| Value::from(format!("operator:{name}"));
+    assert_eq!(
+        answered(&execs[0]),
+        ["run".into(), first.clone(), by("ada")]
+    );
+    assert_eq!(execs[0].0["answered"]["times"], 2);
+    // By the same decision.
+    assert_eq!(answered(&execs[1]), ["run".into(), first, by("ada")]);
+    let second = Value::from(id(&second));
+    assert_eq!(answered(&execs[2]), ["deny".into(), second, by("bob")]);
+    // By nobody, in time.
+    let [verdict, approval, nobody] = answered(&execs[3]);
+    assert_eq!((verdict, nobody), ("deny".into(), Value::Null));
+    assert!(approval.is_string());
+    let table = audit(&[]);
+    for verdict in ["run (operator:ada)", "deny (operator:bob)"] {
+        assert!(table.contains(verdict), "{table}");
+    }
+    assert!(audit(&["verify"]).contains("none was altered"), "{table}");
+}
+
+fn a_rule_that_is_only_monitored_asks_nobody(shell: &Shell) {
+    let rules = r#"
+prefix_rule(["uname"], "ask", name = "kernel", mode = "monitor")
+fallback("run")
+"#;
+    let gate = Gate::with_operators(shell, rules, &["ada"]);
+    gate.exec("uname").exits(0).prints("Linux\n");
+    assert_eq!(approvals(&gate, "all"), Vec::<Value>::new());
+    let execs = gate.list(&["--verdict", "monitored"]);
+    let [exec] = &execs[..] else {
+        panic!("{execs:?}");
+    };
+    let answered = &exec.0["answered"];
+    assert_eq!(
+        (&exec.0["verdict"], &answered["rule"], &answered["approval"]),
+        (&"run".into(), &"kernel".into(), &Value::Null)
+    );
 }
 
 fn without_operators_nobody_is_asked(shell: &Shell) {

@@ -1,5 +1,6 @@
 //! What leaves the gate, looked for in every byte of it.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
 use execgate::link::REDACTED;
@@ -10,6 +11,7 @@ use execgate::pb::v1::{Redaction, Reuse, SessionAccepted, Verdict};
 use crate::gate::Gate;
 use crate::machine::{Shell, in_both_shells};
 use crate::peer::Peer;
+use crate::process::wait_until;
 
 in_both_shells! {
     values_of_the_environment_stay_at_home,
@@ -17,6 +19,7 @@ in_both_shells! {
     a_service_gets_the_values_that_it_asks_for_and_the_owner_allows,
     rules_decide_by_values_that_they_ask_for_and_the_owner_allows,
     patterns_that_make_no_sense_are_refused,
+    patterns_come_by_a_pipe_and_a_key_ends_the_wait_for_one_that_nobody_writes,
 }
 
 const RULES: &str = r#"
@@ -272,4 +275,33 @@ fn patterns_that_make_no_sense_are_refused(shell: &Shell) {
         let gate = Gate::with_rules(shell, RULES).option(options);
         gate.exec("/bin/true").exits(125).says(said);
     }
+}
+
+fn patterns_come_by_a_pipe_and_a_key_ends_the_wait_for_one_that_nobody_writes(shell: &Shell) {
+    let gate = Gate::with_rules(shell, RULES);
+    let pipe = gate.path("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo").success());
+    let option = ["--redact-from", pipe.to_str().expect("text")];
+    let gate = gate.option(option);
+
+    for (signal, number) in [("INT", 2), ("TERM", 15)] {
+        let running = gate.start("echo never");
+        // From then on it takes signals itself.
+        wait_until("it blocks the signal", || {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", running.id()));
+            let status = status.expect("it runs");
+            let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+            let blocked = u64::from_str_radix(blocked.expect("a mask").trim(), 16);
+            blocked.expect("a mask") & (1 << (number - 1)) != 0
+        });
+        running.signal(signal);
+        let done = running.done();
+        assert_eq!(done.status.signal(), Some(number), "{done}");
+        assert_eq!(done.output(), "");
+    }
+
+    let running = gate.start("expr 1");
+    std::fs::write(&pipe, "hunter[0-9]\n").expect("somebody reads it");
+    running.done().exits(0).prints("1\n");
 }

@@ -4,10 +4,10 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
-use execgate::link::LinkCredentials;
+use execgate::link::{CertificateFiles, LinkCredentials};
 
 use crate::credentials::{known_as, refused};
-use crate::pki::{Authority, Validity, dns, here};
+use crate::pki::{Authority, Validity, dns, here, uri};
 use crate::process::{Done, EXECGATE, run};
 use crate::scenario;
 use crate::service::{Place, digest, tls};
@@ -59,6 +59,74 @@ async fn where_gates_have_certificates_operators_have_tokens_and_neither_is_the_
         let mut credentials = trusting;
         credentials.token = Some(stranger);
         refused("shows no certificate", &url, credentials).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_operator_may_have_a_certificate_which_is_then_no_gates() {
+    scenario(async {
+        let place = Place::new();
+        let directory = place.directory();
+        let ca = Authority::new(directory, "ca");
+        let host = ca.issue(directory, "host", &here(), Validity::Now);
+        let operators = place.path("operators");
+        let lines = "uri:spiffe://example/ada\ndns:eve.example auditor\n";
+        std::fs::write(&operators, lines).expect("a file");
+        let mut arguments = tls(&host).to_vec();
+        arguments.extend([&"--client-ca" as &dyn AsRef<OsStr>, &ca.file]);
+        arguments.extend([&"--operators" as &dyn AsRef<OsStr>, &operators]);
+        let service = place.serve(&arguments);
+        let url = service.https();
+        let issue = |name: &str, names: &[_]| ca.issue(directory, name, names, Validity::Now);
+        let ada = issue("ada", &[uri("spiffe://example/ada"), dns("gate.example")]);
+        let eve = issue("eve", &[dns("eve.example")]);
+        let gate = issue("gate", &[dns("gate.example")]);
+        // Whose authority isn't trusted here.
+        let forged = Authority::new(directory, "another");
+        let forged = [uri("spiffe://example/ada")]
+            .map(|name| forged.issue(directory, "forged", &[name], Validity::Now));
+        let call = |arguments: &[&str], files: &CertificateFiles| {
+            let mut command = Command::new(EXECGATE);
+            command.args(arguments).args(["--service", &url]);
+            command.arg("--service-ca").arg(&ca.file);
+            command.arg("--service-cert").arg(&files.certificate);
+            run(command.arg("--service-key").arg(&files.key).env_clear())
+        };
+        let approvals = ["approvals", "list"];
+        call(&approvals, &ada).exits(0).prints("none\n");
+        call(&["audit", "--output", "json"], &ada)
+            .exits(0)
+            .prints("");
+        call(&approvals, &eve)
+            .exits(5)
+            .says("operator's token or certificate");
+        call(&["audit", "--output", "json"], &eve)
+            .exits(0)
+            .prints("");
+        call(&approvals, &gate)
+            .exits(5)
+            .says("operator's token or certificate");
+        assert!(!call(&approvals, &forged[0]).status.success());
+
+        let credentials = |files: &CertificateFiles| LinkCredentials {
+            ca: Some(ca.file.clone()),
+            certificate: Some(files.clone()),
+            ..LinkCredentials::default()
+        };
+        for files in [&ada, &eve] {
+            refused("this credential isn't a gate's", &url, credentials(files)).await;
+        }
+        known_as("dns:gate.example", &url, credentials(&gate)).await;
+
+        // Taken back. The same certificate is a gate's from then on, as any other is.
+        std::fs::write(&operators, "dns:eve.example auditor\n").expect("a file");
+        service.signal("HUP");
+        service.wait_for_log("are in force").await;
+        call(&approvals, &ada)
+            .exits(5)
+            .says("operator's token or certificate");
+        known_as("uri:spiffe://example/ada", &url, credentials(&ada)).await;
     })
     .await;
 }

@@ -198,8 +198,28 @@ pub(super) fn denial(reason: String) -> v1::verdict::Decision {
     v1::verdict::Decision::Deny(v1::Deny { reason })
 }
 
-/// The verdict of a closed approval; `None` while it is open, and where nobody waits for one.
-pub(super) fn verdict(approval: &pb::Approval) -> Option<v1::Verdict> {
+/// A verdict, and whose it is.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(in crate::policyd) struct Decided {
+    pub(in crate::policyd) verdict: v1::Verdict,
+    /// The approval that it comes from; empty: it comes from none.
+    pub(in crate::policyd) approval_id: String,
+    /// The operator who decided; empty: no operator did.
+    pub(in crate::policyd) decided_by: String,
+}
+
+impl From<v1::Verdict> for Decided {
+    /// One that nobody was asked for.
+    fn from(verdict: v1::Verdict) -> Self {
+        Self {
+            verdict,
+            ..Self::default()
+        }
+    }
+}
+
+/// What a closed approval says; `None` while it is open, and where nobody waits for a verdict.
+pub(super) fn decided(approval: &pb::Approval) -> Option<Decided> {
     let resolution = approval.resolution.clone().unwrap_or_default();
     let (decision, code) = match approval.state() {
         pb::ApprovalState::Approved => (decision_of(approval.effect.as_ref()), CODE_APPROVED),
@@ -207,18 +227,22 @@ pub(super) fn verdict(approval: &pb::Approval) -> Option<v1::Verdict> {
             denial(denied_by(&resolution.resolved_by, &resolution.note)),
             CODE_DENIED,
         ),
-        pb::ApprovalState::Expired => (denial(resolution.note), CODE_EXPIRED),
+        pb::ApprovalState::Expired => (denial(resolution.note.clone()), CODE_EXPIRED),
         pb::ApprovalState::Unspecified
         | pb::ApprovalState::Pending
         | pb::ApprovalState::Withdrawn => return None,
     };
-    Some(v1::Verdict {
-        exec_id: approval.exec.as_ref().map_or(0, |exec| exec.exec_id),
-        decision: Some(decision),
-        reason_code: code.to_owned(),
-        rule: approval.rule.clone(),
-        policy_revision: approval.policy_revision.clone(),
-        ..v1::Verdict::default()
+    Some(Decided {
+        verdict: v1::Verdict {
+            exec_id: approval.exec.as_ref().map_or(0, |exec| exec.exec_id),
+            decision: Some(decision),
+            reason_code: code.to_owned(),
+            rule: approval.rule.clone(),
+            policy_revision: approval.policy_revision.clone(),
+            ..v1::Verdict::default()
+        },
+        approval_id: approval.approval_id.clone(),
+        decided_by: resolution.resolved_by,
     })
 }
 

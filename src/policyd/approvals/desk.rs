@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{broadcast, mpsc};
 
 use super::approval::{
-    self, CODE_OVERLOADED, CODE_TOO_LONG, LONGEST_COMMAND, Question, circumstances_digest, denial,
-    digest_of, time,
+    self, CODE_OVERLOADED, CODE_TOO_LONG, Decided, LONGEST_COMMAND, Question, circumstances_digest,
+    denial, digest_of, time,
 };
 use super::grants::{self, Grants, Remembered};
 use super::ledger::{Change, Kept, Ledger, NotRecorded, Recorded};
@@ -42,7 +42,7 @@ static NO_ID: Throttle = Throttle::new(Duration::from_secs(5));
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::policyd) enum Control {
     /// What was asked of a person is decided.
-    Verdict(Box<v1::Verdict>),
+    Verdict(Box<Decided>),
     /// The session is to end; why.
     Terminate(String),
 }
@@ -56,9 +56,11 @@ pub(in crate::policyd) enum Answered {
         within: Duration,
         /// For the user who waits.
         message: String,
+        /// The approval.
+        approval_id: String,
     },
     /// It is decided already.
-    Decided(Box<v1::Verdict>),
+    Decided(Box<Decided>),
 }
 
 /// Something that happened to an approval.
@@ -212,7 +214,7 @@ impl Desk {
         let digest = digest_of(question.exec);
         let size = approval::command_size(question.exec);
         let refused = |code: &str, reason: String| {
-            Answered::Decided(Box::new(v1::Verdict {
+            let verdict = v1::Verdict {
                 exec_id: question.exec.exec_id,
                 decision: Some(denial(reason)),
                 reason_code: code.to_owned(),
@@ -220,7 +222,8 @@ impl Desk {
                 policy_revision: question.revision.to_owned(),
                 reuse: None,
                 service_time: None,
-            }))
+            };
+            Answered::Decided(Box::new(verdict.into()))
         };
         let mut state = self.lock();
         let key = (question.session.id.clone(), question.exec.exec_id);
@@ -237,8 +240,8 @@ impl Desk {
                 entry.away_since = None;
                 return pending(&entry.recorded.approval, now);
             }
-            if is_same && let Some(verdict) = approval::verdict(approval) {
-                return Answered::Decided(Box::new(verdict));
+            if is_same && let Some(decided) = approval::decided(approval) {
+                return Answered::Decided(Box::new(decided));
             }
             if entry.is_open() {
                 let note = "it was asked about anew, and differently";
@@ -246,8 +249,8 @@ impl Desk {
                 self.close(&mut state, number, closing);
             }
         }
-        if let Some(verdict) = state.grants.verdict(question, now) {
-            return Answered::Decided(Box::new(verdict));
+        if let Some(decided) = state.grants.verdict(question, now) {
+            return Answered::Decided(Box::new(decided));
         }
         if size > LONGEST_COMMAND {
             let reason = format!(
@@ -575,6 +578,7 @@ fn pending(approval: &pb::Approval, now: SystemTime) -> Answered {
     Answered::Pending {
         within: left + MARGIN,
         message: approval::waiting(approval, left),
+        approval_id: approval.approval_id.clone(),
     }
 }
 
@@ -623,10 +627,10 @@ impl State {
         self.closed += 1;
         self.closed_bytes += entry.size;
         let waiter = entry.waiter.take();
-        if let (Some(waiter), Some(verdict)) = (waiter, approval::verdict(&entry.recorded.approval))
+        if let (Some(waiter), Some(decided)) = (waiter, approval::decided(&entry.recorded.approval))
         {
             // There is room for as many as one session may have waiting. A call that has ended asks again.
-            let _ = waiter.try_send(Control::Verdict(Box::new(verdict)));
+            let _ = waiter.try_send(Control::Verdict(Box::new(decided)));
         }
         let recorded = entry.recorded.clone();
         self.forget_closed();

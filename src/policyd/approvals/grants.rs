@@ -2,8 +2,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
 
 use super::approval::{
-    CODE_REMEMBERED, CODE_REMEMBERED_DENIAL, Question, circumstances_digest, decision_of, denial,
-    denied_by, effect_of, time,
+    CODE_REMEMBERED, CODE_REMEMBERED_DENIAL, Decided, Question, circumstances_digest, decision_of,
+    denial, denied_by, effect_of, time,
 };
 use crate::pb::approval::v1::{self as pb, approval::Effect};
 use crate::pb::v1;
@@ -67,11 +67,7 @@ impl Grants {
     }
 
     /// The verdict by the latest decision that covers what is asked.
-    pub(super) fn verdict(
-        &mut self,
-        question: &Question<'_>,
-        now: SystemTime,
-    ) -> Option<v1::Verdict> {
+    pub(super) fn verdict(&mut self, question: &Question<'_>, now: SystemTime) -> Option<Decided> {
         if self.0.is_empty() {
             return None;
         }
@@ -103,14 +99,18 @@ impl Grants {
             by = grant.granted_by,
             "decided by an earlier decision of an operator's ({code})"
         );
-        Some(v1::Verdict {
-            exec_id: question.exec.exec_id,
-            decision: Some(decision),
-            reason_code: code.to_owned(),
-            rule: question.ruling.rule.clone(),
-            policy_revision: question.revision.to_owned(),
-            reuse: None,
-            service_time: None,
+        Some(Decided {
+            verdict: v1::Verdict {
+                exec_id: question.exec.exec_id,
+                decision: Some(decision),
+                reason_code: code.to_owned(),
+                rule: question.ruling.rule.clone(),
+                policy_revision: question.revision.to_owned(),
+                reuse: None,
+                service_time: None,
+            },
+            approval_id: grant.approval_id.clone(),
+            decided_by: grant.granted_by.clone(),
         })
     }
 }

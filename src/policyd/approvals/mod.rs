@@ -19,7 +19,7 @@ pub(crate) mod json;
 mod ledger;
 mod service;
 
-pub(super) use approval::{Question, command_line};
+pub(super) use approval::{Decided, Question, command_line};
 pub(super) use desk::{
     Answered, CLOSED as MOST_CLOSED, Control, Desk, Happened, WAITING_OF_ONE_SESSION,
 };

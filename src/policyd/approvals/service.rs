@@ -255,10 +255,10 @@ impl Watcher {
                 }
                 () = self.sender.closed() => return Err(None),
                 changed = self.operators.changed() => {
-                    let token = self.caller.token;
-                    if changed.is_err() || self.operators.borrow_and_update().owner(token).is_none() {
+                    let credential = &self.caller.credential;
+                    if changed.is_err() || self.operators.borrow_and_update().holder(credential).is_none() {
                         return Err(Some(Status::unauthenticated(
-                            "the token of this call isn't valid any more",
+                            "the credential of this call isn't valid any more",
                         )));
                     }
                 }

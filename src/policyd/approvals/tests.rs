@@ -78,7 +78,7 @@ impl Asker {
 
     fn verdict(&mut self) -> v1::Verdict {
         match self.controls.try_recv() {
-            Ok(Control::Verdict(verdict)) => *verdict,
+            Ok(Control::Verdict(decided)) => decided.verdict,
             other => panic!("{other:?}"),
         }
     }
@@ -94,7 +94,8 @@ fn is_pending(answered: &Answered) -> bool {
 
 fn code(answered: Answered) -> String {
     match answered {
-        Answered::Decided(verdict) => {
+        Answered::Decided(decided) => {
+            let verdict = decided.verdict;
             assert!(
                 !matches!(verdict.decision, Some(v1::verdict::Decision::Deny(_)))
                     || verdict.reason_code != "approval.approved"

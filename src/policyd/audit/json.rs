@@ -68,6 +68,8 @@ fn json_of(exec: &Exec) -> Value {
             "at": time(&answer.answer_time),
             "times": answer.answer_count,
             "monitored": super::show::is_monitored(exec),
+            "approval": words(&answer.approval_id),
+            "decided_by": words(&answer.decided_by),
         }),
     );
     insert("decided_at", json!(time(&decision.decision_time)));

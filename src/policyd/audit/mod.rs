@@ -177,6 +177,8 @@ pub enum AuditVerdict {
     Deny,
     /// Run, though rules that are only monitored say otherwise.
     Monitored,
+    /// A person is asked, and hasn't decided.
+    Pending,
 }
 
 /// How the list is written.
@@ -316,6 +318,7 @@ impl FilterArgs {
             Some(AuditVerdict::Escalate) => Outcome::Escalate,
             Some(AuditVerdict::Deny) => Outcome::Deny,
             Some(AuditVerdict::Monitored) => Outcome::Monitored,
+            Some(AuditVerdict::Pending) => Outcome::Pending,
         };
         let gate = self.gate.as_ref().map(|gate| gate.as_str().to_owned());
         ExecFilter {

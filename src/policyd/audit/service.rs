@@ -33,7 +33,7 @@ use crate::policyd::numbers::{Counted, ServiceNumbers};
 use crate::policyd::operators::Operator;
 use crate::policyd::store::{self, Filter, Link, Store, Want};
 use crate::policyd::throttle::Throttle;
-use crate::policyd::tokens::{TokenDigest, Tokens};
+use crate::policyd::tokens::{Credential, Tokens};
 
 /// Watchers at once.
 const MOST_WATCHERS: Bounds = Bounds {
@@ -190,7 +190,7 @@ impl AuditService for StoreAudit {
             position,
             head,
             changes,
-            token: caller.token,
+            credential: caller.credential,
             tokens: self.tokens.clone(),
             _counted: Counted::in_gauge(&self.numbers.watchers),
             _admitted: admitted,
@@ -237,7 +237,7 @@ struct Watcher {
     position: i64,
     head: watch::Receiver<Link>,
     changes: mpsc::Sender<Result<WatchResponse, Status>>,
-    token: Option<TokenDigest>,
+    credential: Option<Credential>,
     tokens: Option<watch::Receiver<Arc<Tokens<Operator>>>>,
     _counted: Counted,
     _admitted: Admitted<String>,
@@ -248,13 +248,13 @@ struct Gone;
 
 impl Watcher {
     async fn run(mut self, stopping: CancellationToken) {
-        let (token, mut tokens) = (self.token, self.tokens.clone());
+        let (credential, mut tokens) = (self.credential.clone(), self.tokens.clone());
         let changes = self.changes.clone();
         let end = tokio::select! {
             end = self.tell() => end,
             () = stopping.cancelled() => Err(Status::unavailable("the policy service is stopping")),
-            () = revoked(token, &mut tokens) => {
-                Err(Status::unauthenticated("the token of this call isn't valid any more"))
+            () = revoked(credential.as_ref(), &mut tokens) => {
+                Err(Status::unauthenticated("the credential of this call isn't valid any more"))
             }
             // Where nothing is told nobody would see it otherwise.
             () = changes.closed() => Ok(Gone),

@@ -31,15 +31,21 @@ pub(crate) fn verdict(exec: &Exec) -> String {
         return match answer {
             _ if !exec.withdrawal_reason.is_empty() => "withdrawn".to_owned(),
             Some(_) if is_monitored(exec) => "run?".to_owned(),
+            Some(answer) if answer.mode() == AnswerMode::Pending => {
+                format!("pending ({})", answer.approval_id)
+            }
             Some(answer) => format!("{}?", answer.verdict),
             None => "?".to_owned(),
         };
     };
     let verdict = &decision.verdict;
     match decision.code.as_str() {
-        "verdict" | "" => match answer.filter(|_| is_monitored(exec)) {
-            Some(answer) => format!("{verdict} (would {})", answer.verdict),
-            None => verdict.clone(),
+        "verdict" | "" => match answer {
+            Some(answer) if is_monitored(exec) => format!("{verdict} (would {})", answer.verdict),
+            Some(answer) if !answer.decided_by.is_empty() => {
+                format!("{verdict} ({})", answer.decided_by)
+            }
+            _ => verdict.clone(),
         },
         code => format!("{verdict} ({code})"),
     }

@@ -111,7 +111,8 @@ impl Search {
             "run" => record::Outcome::Run,
             "escalate" => record::Outcome::Escalate,
             "deny" => record::Outcome::Deny,
-            _ => return Err(bad("The verdict is run, escalate or deny.")),
+            "pending" => record::Outcome::Pending,
+            _ => return Err(bad("The verdict is run, escalate, deny or pending.")),
         };
         let since = match self.since.as_str() {
             "" => None,

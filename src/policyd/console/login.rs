@@ -21,7 +21,7 @@ use crate::policyd::authenticate::{OperatorCaller, Reader};
 use crate::policyd::operators::{Duty, Operator};
 use crate::policyd::revision::hexadecimal;
 use crate::policyd::throttle::Throttle;
-use crate::policyd::tokens::TokenDigest;
+use crate::policyd::tokens::{Credential, TokenDigest};
 use crate::sys::random;
 
 /// How long a login holds, whatever is done meanwhile.
@@ -120,12 +120,12 @@ impl LoggedIn {
         let mut request = tonic::Request::new(message);
         request.extensions_mut().insert(Reader {
             name: self.operator.as_str().into(),
-            token: Some(self.token),
+            credential: Some(Credential::Token(self.token)),
         });
         if self.operator.duty() == Duty::Operate {
             request.extensions_mut().insert(OperatorCaller {
                 operator: self.operator.clone(),
-                token: self.token,
+                credential: Credential::Token(self.token),
             });
         }
         request

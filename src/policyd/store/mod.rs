@@ -17,6 +17,8 @@
 
 mod chain;
 mod error;
+mod execs;
+mod filter;
 mod query;
 mod retention;
 mod schema;
@@ -26,7 +28,7 @@ mod verify;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant, SystemTime};
 
 use prost::Message as _;
@@ -37,7 +39,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 pub use chain::Link;
 pub(crate) use chain::ends;
 pub use error::StoreError;
-pub(crate) use query::{Arguments, Filter, Want, changes, page, session};
+use execs::Execs;
+pub(crate) use filter::Filter;
+pub(crate) use query::{Arguments, Want, changes, page, session};
 pub use retention::Retention;
 use schema::Written;
 pub use schema::open_for_reading;
@@ -60,9 +64,9 @@ const BATCH_EVENTS: usize = 1_024;
 const BATCH_BYTES: usize = 8 << 20;
 /// How long the first event of a commit waits for others: a commit costs the disk and the processor,
 /// which the verdicts' own work needs too, many times what another event in it does. The end of a
-/// session waits for none, because its gate waits for the acknowledgement.
-const GATHERING: Duration = Duration::from_millis(50);
-const GATHERING_NAP: Duration = Duration::from_millis(5);
+/// session waits for none, because its gate waits for the acknowledgement; nor do so many events that
+/// they make a commit.
+const GATHERING: Duration = Duration::from_millis(200);
 /// Between attempts to write what couldn't be written.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a store that is closed goes on trying.
@@ -84,6 +88,8 @@ struct Shared {
     room: Arc<Semaphore>,
     state: Arc<WriterState>,
     head: watch::Receiver<Link>,
+    /// Of the writer, which gathers until it is woken.
+    thread: Thread,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -114,6 +120,16 @@ enum Message {
     Close,
 }
 
+impl Message {
+    /// Whether somebody waits for what comes of it.
+    fn is_urgent(&self) -> bool {
+        match self {
+            Self::Record(record) => matches!(record.request.event, Some(Event::SessionEnded(_))),
+            Self::Highest(..) | Self::Prune | Self::Close => true,
+        }
+    }
+}
+
 struct Record {
     session: Arc<str>,
     gate: GateIdentity,
@@ -135,6 +151,7 @@ impl From<v1::Verdict> for StoredAnswer {
         Self {
             verdict: Some(verdict),
             mode: AnswerMode::Enforced.into(),
+            ..Self::default()
         }
     }
 }
@@ -188,6 +205,7 @@ impl Store {
                 room: Arc::new(Semaphore::new(QUEUED_BYTES)),
                 state,
                 head,
+                thread: writer.thread().clone(),
                 writer: Mutex::new(Some(writer)),
             }),
         })
@@ -221,7 +239,7 @@ impl Store {
     /// Has what isn't kept be removed, soon, in steps between which events are written. Doesn't wait.
     pub fn prune(&self) {
         // Where there is no room for that it has time until the next call.
-        let _ = self.shared.queue.try_send(Message::Prune);
+        let _ = self.send(Message::Prune);
     }
 
     /// Whose the latest sessions are, the earliest of them first.
@@ -240,6 +258,22 @@ impl Store {
         })
     }
 
+    /// Queues a message, without waiting.
+    fn send(&self, message: Message) -> Result<(), mpsc::error::TrySendError<Message>> {
+        let is_urgent = message.is_urgent();
+        let sent = self.shared.queue.try_send(message);
+        if is_urgent || self.makes_a_commit() {
+            self.shared.thread.unpark();
+        }
+        sent
+    }
+
+    /// Whether as much is queued as goes into one commit.
+    fn makes_a_commit(&self) -> bool {
+        self.shared.queue.capacity() <= QUEUED_EVENTS - BATCH_EVENTS
+            || self.shared.room.available_permits() <= QUEUED_BYTES - BATCH_BYTES
+    }
+
     /// Whether events are being written, and there is room for more.
     fn has_room(&self) -> bool {
         !self.shared.state.is_failing.load(Ordering::Relaxed)
@@ -251,9 +285,7 @@ impl Store {
     pub fn close(&self) {
         self.shared.state.is_closing.store(true, Ordering::Relaxed);
         let started = Instant::now();
-        while let Err(mpsc::error::TrySendError::Full(_)) =
-            self.shared.queue.try_send(Message::Close)
-        {
+        while let Err(mpsc::error::TrySendError::Full(_)) = self.send(Message::Close) {
             if started.elapsed() > 2 * CLOSING_PATIENCE {
                 tracing::error!("the event store is stuck; leaving it as it is");
                 return;
@@ -327,7 +359,7 @@ impl Journal {
     pub(crate) async fn go_on_behind_the_last(&mut self) -> Option<u64> {
         let (reply, highest) = oneshot::channel();
         let question = Message::Highest(Arc::clone(&self.session), reply);
-        self.store.shared.queue.try_send(question).ok()?;
+        self.store.send(question).ok()?;
         let highest = highest.await.ok()?;
         self.expected = self.expected.max(highest.saturating_add(1));
         Some(highest)
@@ -358,11 +390,7 @@ impl Journal {
                 progress: self.progress.clone(),
                 _room: room,
             };
-            self.store
-                .shared
-                .queue
-                .try_send(Message::Record(Box::new(record)))
-                .is_ok()
+            self.store.send(Message::Record(Box::new(record))).is_ok()
         });
         if queued {
             self.pending = self.pending.max(through.unwrap_or_default());
@@ -378,6 +406,12 @@ impl Journal {
                  session's events from here on"
             );
         }
+    }
+
+    /// Takes an answer that was given later than its question, without waiting.
+    pub(crate) fn answered(&mut self, answer: StoredAnswer) {
+        // Of the gate's events there is none for it.
+        self.record(v1::SessionRequest::default(), Some(answer));
     }
 
     /// Up to where the history is unbroken once this event is stored; `None` if it adds nothing to it.
@@ -466,31 +500,26 @@ impl Writer {
             let mut next = Some(first);
             let gather_until = Instant::now() + GATHERING;
             loop {
+                let is_urgent = next.as_ref().is_some_and(Message::is_urgent);
                 match next {
                     Some(Message::Record(record)) => {
                         bytes += record.size;
-                        let is_last = matches!(record.request.event, Some(Event::SessionEnded(_)));
                         batch.push(record);
-                        if is_last {
-                            break;
-                        }
                     }
-                    Some(Message::Highest(session, reply)) => {
-                        questions.push((session, reply));
-                        break;
-                    }
+                    Some(Message::Highest(session, reply)) => questions.push((session, reply)),
                     Some(Message::Prune) => {
                         self.is_pruning = !self.retention.keeps_everything();
-                        break;
                     }
-                    Some(Message::Close) => {
-                        is_open = false;
-                        break;
+                    Some(Message::Close) => is_open = false,
+                    None => {
+                        let left = gather_until.saturating_duration_since(Instant::now());
+                        if left.is_zero() {
+                            break;
+                        }
+                        std::thread::park_timeout(left);
                     }
-                    None if Instant::now() >= gather_until => break,
-                    None => std::thread::sleep(GATHERING_NAP),
                 }
-                if batch.len() == BATCH_EVENTS || bytes >= BATCH_BYTES {
+                if is_urgent || batch.len() == BATCH_EVENTS || bytes >= BATCH_BYTES {
                     break;
                 }
                 next = self.messages.try_recv().ok();
@@ -581,12 +610,14 @@ impl Writer {
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut head = chain::head(&transaction)?;
+        let mut execs = Execs::default();
         for record in batch {
             if record.progress.borrow().owner.is_some() {
                 continue;
             }
             let written = schema::write(
                 &transaction,
+                &mut execs,
                 &mut head,
                 &schema::Row {
                     session: &record.session,
@@ -602,6 +633,7 @@ impl Writer {
                     .send_modify(|progress| progress.owner = Some(owner));
             }
         }
+        execs.write(&transaction)?;
         transaction.commit()?;
         self.state
             .written
@@ -613,5 +645,7 @@ impl Writer {
 
 #[cfg(test)]
 mod chain_tests;
+#[cfg(test)]
+mod execs_tests;
 #[cfg(test)]
 mod tests;

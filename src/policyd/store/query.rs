@@ -1,7 +1,8 @@
 //! Finds execs on record, in bounded steps, so that whoever asks for what is rare holds up nobody.
 //!
 //! Each step looks at so many of the latest execs that one condition fits, the *driving* one, which has an index that
-//! ends with positions, and keeps those that fit all others.
+//! ends with positions, and keeps those that fit all others. After one that found nothing, what no session with the
+//! asked labels has is passed over.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,36 +12,19 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
 use super::chain;
+use super::filter::{Filter, Plan};
 use super::schema::number;
 use crate::pb::audit::v1::{
-    AnswerMode, Ending, Exec, ExecChange, GateDecision, GivenAnswer, Outcome, Session, ending,
+    AnswerMode, Ending, Exec, ExecChange, GateDecision, GivenAnswer, Session, ending,
 };
 use crate::pb::v1;
 
 /// Most execs that one step looks at.
 const MOST_SCANNED: u64 = 20_000;
-/// Most sessions that are looked at one by one, rather than execs in their order.
-const MOST_SESSIONS: usize = 16;
 /// Most events that one look at changes passes.
 const MOST_CHANGES_SCANNED: i64 = 4_096;
 /// About the most bytes of one page, of which each exec takes a part.
 const PAGE_BYTES: usize = 4 << 20;
-/// By how many places an event may be stored before one that was received earlier.
-const REORDERED: i64 = 32_768;
-
-/// Which execs are meant: those that fit all that is set.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Filter {
-    /// Beginning of the session's id, in lowercase.
-    pub(crate) session: Option<String>,
-    pub(crate) labels: BTreeMap<String, String>,
-    pub(crate) gate: Option<String>,
-    pub(crate) program: Option<String>,
-    pub(crate) outcome: Option<Outcome>,
-    pub(crate) code: Option<String>,
-    /// Nanoseconds since 1970.
-    pub(crate) since: Option<i64>,
-}
 
 /// A page of what was found, the latest first.
 #[derive(Debug, Default)]
@@ -68,180 +52,6 @@ pub(crate) enum Arguments {
     Read,
 }
 
-const VERDICT: &str = "coalesce(x.action, x.answer)";
-const REASON_CODE: &str = "coalesce(nullif(x.reason_code, ''), x.answer_reason_code)";
-
-/// A condition with its values, each of which stands as `?` in it.
-#[derive(Debug, Clone)]
-struct Condition {
-    text: String,
-    values: Vec<Value>,
-}
-
-impl Condition {
-    fn new(text: impl Into<String>, values: impl IntoIterator<Item = Value>) -> Self {
-        Self {
-            text: text.into(),
-            values: values.into_iter().collect(),
-        }
-    }
-}
-
-/// A filter, taken apart: alternatives that drive, and what must hold besides.
-#[derive(Debug)]
-struct Plan {
-    drives: Vec<Condition>,
-    others: Vec<Condition>,
-}
-
-impl Filter {
-    /// All conditions, in the order in which they had better drive.
-    fn conditions(&self) -> Vec<Vec<Condition>> {
-        let text = |text: &str| Value::Text(text.to_owned());
-        let mut all = Vec::new();
-        if let Some(prefix) = &self.session {
-            all.push(vec![Condition::new(
-                "x.session_id >= ? AND x.session_id < ?",
-                [text(prefix), Value::Text(format!("{prefix}g"))],
-            )]);
-        }
-        if let Some(program) = &self.program {
-            let name = program.rsplit('/').next().unwrap_or_default();
-            all.push(vec![if program.contains('/') {
-                Condition::new(
-                    "x.program_name = ? AND x.program = ?",
-                    [text(name), Value::Blob(program.clone().into_bytes())],
-                )
-            } else {
-                Condition::new("x.program_name = ?", [text(program)])
-            }]);
-        }
-        let outcome = self.outcome.and_then(|outcome| {
-            Some(match outcome {
-                Outcome::Unspecified => return None,
-                Outcome::Run => Condition::new(format!("{VERDICT} = ?"), [text("run")]),
-                Outcome::Escalate => Condition::new(format!("{VERDICT} = ?"), [text("escalate")]),
-                Outcome::Deny => Condition::new(format!("{VERDICT} = ?"), [text("deny")]),
-                Outcome::Monitored => Condition::new("x.answer_mode = ?", [text("monitored")]),
-            })
-        });
-        let code = self.code.as_ref().map(|code| {
-            vec![
-                Condition::new("x.code = ?", [text(code)]),
-                Condition::new(format!("{REASON_CODE} = ?"), [text(code)]),
-            ]
-        });
-        let gate = self
-            .gate
-            .as_ref()
-            .map(|gate| Condition::new("x.gate = ?", [text(gate)]));
-        // What most execs are is found soon in the order of positions as well.
-        if self.outcome == Some(Outcome::Run) {
-            all.extend(code);
-            all.extend(gate.map(|gate| vec![gate]));
-            all.extend(outcome.map(|outcome| vec![outcome]));
-        } else {
-            all.extend(outcome.map(|outcome| vec![outcome]));
-            all.extend(code);
-            all.extend(gate.map(|gate| vec![gate]));
-        }
-        all
-    }
-
-    /// Conditions that no index of execs helps with.
-    fn rest(&self) -> Vec<Condition> {
-        let mut rest: Vec<_> = self
-            .labels
-            .iter()
-            .map(|(key, value)| {
-                Condition::new(
-                    "EXISTS (SELECT 1 FROM session_labels l
-                         WHERE l.session_id = x.session_id AND l.key = ? AND l.value = ?)",
-                    [Value::Text(key.clone()), Value::Text(value.clone())],
-                )
-            })
-            .collect();
-        if let Some(since) = self.since {
-            rest.push(Condition::new(
-                "x.received_ns >= ?",
-                [Value::Integer(since)],
-            ));
-        }
-        rest
-    }
-
-    /// The sessions that fit, where they are few.
-    fn sessions(&self, connection: &Connection) -> rusqlite::Result<Option<Vec<String>>> {
-        let most = i64::try_from(MOST_SESSIONS + 1).unwrap_or(i64::MAX);
-        let found: Vec<String> = if let Some(prefix) = &self.session {
-            connection
-                .prepare_cached(
-                    "SELECT session_id FROM sessions WHERE session_id >= ?1 AND session_id < ?1 || 'g' LIMIT ?2",
-                )?
-                .query_map((prefix, most), |row| row.get(0))?
-                .collect::<Result<_, _>>()?
-        } else if let Some((key, value)) = self.labels.iter().next() {
-            connection
-                .prepare_cached(
-                    "SELECT session_id FROM session_labels WHERE key = ?1 AND value = ?2 LIMIT ?3",
-                )?
-                .query_map((key, value, most), |row| row.get(0))?
-                .collect::<Result<_, _>>()?
-        } else {
-            return Ok(None);
-        };
-        Ok((found.len() <= MOST_SESSIONS).then_some(found))
-    }
-
-    fn plan(&self, connection: &Connection) -> rusqlite::Result<Plan> {
-        let mut conditions = self.conditions();
-        let mut others = self.rest();
-        let sessions = self.sessions(connection)?.filter(|sessions| {
-            // An exec whose session's beginning is gone has no row there: look for its id itself.
-            !sessions.is_empty() || self.session.is_none()
-        });
-        let drives = if let Some(sessions) = sessions {
-            sessions
-                .into_iter()
-                .map(|session| Condition::new("x.session_id = ?", [Value::Text(session)]))
-                .collect()
-        } else if self.session.as_ref().is_some_and(|id| id.len() == 32) {
-            let session = self.session.clone().unwrap_or_default();
-            vec![Condition::new("x.session_id = ?", [Value::Text(session)])]
-        } else if conditions.is_empty() || self.session.is_some() {
-            vec![Condition::new("1", [])]
-        } else {
-            conditions.remove(0)
-        };
-        others.extend(conditions.into_iter().map(|alternatives| {
-            let texts: Vec<_> = alternatives
-                .iter()
-                .map(|condition| format!("({})", condition.text))
-                .collect();
-            let values = alternatives
-                .into_iter()
-                .flat_map(|condition| condition.values);
-            Condition::new(format!("({})", texts.join(" OR ")), values)
-        }));
-        Ok(Plan { drives, others })
-    }
-
-    /// The lowest position that can fit.
-    fn floor(&self, connection: &Connection) -> rusqlite::Result<i64> {
-        let Some(since) = self.since else {
-            return Ok(0);
-        };
-        let first: Option<i64> = connection
-            .prepare_cached(
-                "SELECT position FROM execs WHERE received_ns >= ?1 ORDER BY received_ns LIMIT 1",
-            )?
-            .query_row([since], |row| row.get(0))
-            .optional()?
-            .flatten();
-        Ok(first.map_or(i64::MAX, |first| first.saturating_sub(REORDERED)))
-    }
-}
-
 /// Finds the latest execs below a position.
 pub(crate) fn page(
     connection: &Connection,
@@ -252,15 +62,15 @@ pub(crate) fn page(
     let started = Instant::now();
     let transaction = connection.unchecked_transaction()?;
     let plan = filter.plan(&transaction)?;
-    let floor = filter.floor(&transaction)?;
     let mut below = below.unwrap_or(i64::MAX);
     let mut page = Page::default();
     let mut bytes = 0;
     let mut scan = want.execs as u64;
     loop {
         let left = want.execs - page.execs.len();
-        let step = step(&transaction, &plan, below, floor, left, scan)?;
+        let step = step(&transaction, &plan, below, left, scan)?;
         let mut next = step.next;
+        let is_barren = step.execs.is_empty();
         for mut exec in step.execs {
             if want.arguments == Arguments::Read {
                 read_arguments(&transaction, &mut exec)?;
@@ -281,7 +91,14 @@ pub(crate) fn page(
             page.next = Some(reached);
             return Ok(page);
         }
-        below = reached;
+        below = if is_barren {
+            match plan.ceiling(&transaction, reached)? {
+                Some(ceiling) => reached.min(ceiling),
+                None => return Ok(page),
+            }
+        } else {
+            reached
+        };
         scan = scan.saturating_mul(4).min(MOST_SCANNED);
     }
 }
@@ -291,7 +108,6 @@ fn step(
     connection: &Connection,
     plan: &Plan,
     below: i64,
-    floor: i64,
     most: usize,
     scan: u64,
 ) -> rusqlite::Result<Page> {
@@ -310,7 +126,7 @@ fn step(
              ORDER BY x.position DESC LIMIT ?",
             drive.text
         );
-        let bounds = [below, floor, i64::try_from(scan).unwrap_or(i64::MAX)];
+        let bounds = [below, plan.floor, i64::try_from(scan).unwrap_or(i64::MAX)];
         let inner_values: Vec<_> = drive
             .values
             .iter()
@@ -404,19 +220,7 @@ pub(crate) fn changes(
             .max(from),
         found: Vec::new(),
     };
-    let all: Vec<_> = filter
-        .conditions()
-        .into_iter()
-        .map(|alternatives| {
-            let texts: Vec<_> = alternatives
-                .iter()
-                .map(|c| format!("({})", c.text))
-                .collect();
-            let values = alternatives.into_iter().flat_map(|c| c.values);
-            Condition::new(format!("({})", texts.join(" OR ")), values)
-        })
-        .chain(filter.rest())
-        .collect();
+    let all = filter.all();
     let conditions: Vec<_> = all
         .iter()
         .map(|condition| format!(" AND {}", condition.text))
@@ -594,6 +398,7 @@ const COLUMNS: &str = "x.session_id AS session_id, x.exec_id, x.parent_exec_id, 
     substr(x.program, 1, 4096) AS program, x.command_line, substr(x.workdir, 1, 4096) AS workdir,
     x.process_id, x.parent_process_id, x.user_id, x.group_id, x.answers, x.answered_ns, x.answer,
     x.answer_reason, x.answer_reason_code, x.answer_rule, x.answer_revision, x.answer_mode,
+    x.approval_id, x.decided_by,
     x.decided_ns, x.action, x.code, x.reason, x.reason_code, x.rule, x.policy_revision, x.waited_ns,
     x.withdrawn, x.finished_ns, x.exit_code, x.signal, x.start_error, x.replaced_by_exec_id,
     x.elapsed_ns, x.user_time_ns, x.system_time_ns, x.peak_memory_bytes,
@@ -644,9 +449,12 @@ fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
             answer_count: count.cast_unsigned(),
             mode: match word("answer_mode")?.as_str() {
                 "monitored" => AnswerMode::Monitored,
+                "pending" => AnswerMode::Pending,
                 _ => AnswerMode::Enforced,
             }
             .into(),
+            approval_id: word("approval_id")?,
+            decided_by: word("decided_by")?,
         }),
     };
     let decision = match row.get::<_, Option<String>>("action")? {

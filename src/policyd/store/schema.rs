@@ -9,15 +9,16 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, params};
 
 use super::chain::{Entry, Link};
 use super::error::StoreError;
+use super::execs::{Execs, Place};
 use super::upgrade;
-use crate::pb::audit::v1::{AnswerMode, StoredAnswer};
+use crate::pb::audit::v1::StoredAnswer;
 use crate::pb::v1;
 use crate::pb::v1::session_request::Event;
 use crate::policyd::identity::GateIdentity;
 use crate::policyd::text;
 
 /// The version of the tables below.
-const SCHEMA_VERSION: i64 = 3;
+const SCHEMA_VERSION: i64 = 4;
 /// Marks a database as one of ours: "EXGP".
 const APPLICATION_ID: i64 = 0x4558_4750;
 /// The database, inside the data directory.
@@ -27,8 +28,13 @@ pub(super) const BUSY_TIME: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 /// What the writer keeps of the database in memory, as SQLite counts it: its indexes are written all over.
 const CACHE_KIBIBYTES: i64 = -(64 << 10);
+/// After so many pages in the log of writes they are moved to their places, each of them once, however often it
+/// was written.
+const CHECKPOINT_PAGES: i64 = 4_000;
+/// Statements that are kept prepared.
+const STATEMENTS: usize = 64;
 /// Longest command line that is kept as text, for people; the event has all of it.
-const COMMAND_LINE_LIMIT: usize = 4096;
+pub(super) const COMMAND_LINE_LIMIT: usize = 4096;
 
 /// Times are nanoseconds since 1970, by the gate's clock unless the name says `received` or `answered`.
 pub(super) const SCHEMA: &str = "
@@ -105,6 +111,8 @@ CREATE TABLE execs (
     position        INTEGER,
     gate            TEXT,
     answer_mode     TEXT,
+    approval_id     TEXT,
+    decided_by      TEXT,
     PRIMARY KEY (session_id, exec_id)
 );
 CREATE VIEW losses AS
@@ -230,6 +238,8 @@ fn prepare(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
     set("synchronous", &"FULL")?;
     set("journal_size_limit", &(64 << 20))?;
     set("cache_size", &CACHE_KIBIBYTES)?;
+    set("wal_autocheckpoint", &CHECKPOINT_PAGES)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
     let transaction = connection
         .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
         .map_err(open_error)?;
@@ -333,6 +343,9 @@ fn check(connection: &Transaction<'_>, path: &Path) -> Result<i64, StoreError> {
     Ok(version)
 }
 
+/// What an answer is called that stands by itself: it was given later than its question, or once more.
+const ANSWERED: &str = "exec-answered";
+
 /// An event on its way into the tables.
 pub(super) struct Row<'a> {
     pub(super) session: &'a str,
@@ -362,7 +375,7 @@ pub(super) fn time_nanoseconds(time: Option<prost_types::Timestamp>) -> Option<i
         .checked_add(time.nanos.into())
 }
 
-fn nanoseconds(duration: Option<prost_types::Duration>) -> Option<i64> {
+pub(super) fn nanoseconds(duration: Option<prost_types::Duration>) -> Option<i64> {
     let duration = duration?;
     duration
         .seconds
@@ -371,7 +384,7 @@ fn nanoseconds(duration: Option<prost_types::Duration>) -> Option<i64> {
 }
 
 /// A value of an enum as the tables name it: `DECISION_CODE_TIMED_OUT` is `timed-out`.
-fn enum_name(name: &str, prefix: &str) -> String {
+pub(super) fn enum_name(name: &str, prefix: &str) -> String {
     name.strip_prefix(prefix)
         .unwrap_or(name)
         .to_ascii_lowercase()
@@ -404,10 +417,11 @@ pub(super) enum Written {
 }
 
 /// Writes one event. A repeat, known by its session and sequence, changes nothing but the answer.
-pub(super) fn write(
+pub(super) fn write<'a>(
     transaction: &Transaction<'_>,
+    execs: &mut Execs<'a>,
     head: &mut Link,
-    row: &Row<'_>,
+    row: &Row<'a>,
 ) -> rusqlite::Result<Written> {
     let request = row.request;
     let is_beginning = matches!(&request.event, Some(Event::SessionStarted(_)));
@@ -419,7 +433,13 @@ pub(super) fn write(
     }
     let received = system_nanoseconds(row.received);
     let time = time_nanoseconds(request.event_time);
-    let (kind, exec_id) = kind(request.event.as_ref());
+    let (kind, exec_id) = match (
+        &request.event,
+        row.answer.and_then(|answer| answer.verdict.as_ref()),
+    ) {
+        (None, Some(verdict)) => (ANSWERED, Some(verdict.exec_id)),
+        (event, _) => kind(event.as_ref()),
+    };
     let (payload, answer) = (
         request.encode_to_vec(),
         row.answer.map(Message::encode_to_vec),
@@ -443,7 +463,7 @@ pub(super) fn write(
         // The question has been asked again, and answered again.
         let again = Entry {
             sequence: None,
-            kind: "exec-answered",
+            kind: ANSWERED,
             payload: &[],
             ..entry
         };
@@ -451,6 +471,7 @@ pub(super) fn write(
     }
     tables(
         transaction,
+        execs,
         head.position,
         row,
         time,
@@ -475,38 +496,39 @@ impl Repeat {
     }
 }
 
-/// Writes what an event says into the tables that are made from events.
-pub(super) fn tables(
+/// Writes what an event says into the tables that are made from events. What it says of an exec is in the tables
+/// once `execs` is written.
+pub(super) fn tables<'a>(
     transaction: &Transaction<'_>,
+    execs: &mut Execs<'a>,
     position: i64,
-    row: &Row<'_>,
+    row: &Row<'a>,
     time: Option<i64>,
     received: i64,
     repeat: Repeat,
 ) -> rusqlite::Result<()> {
     let request = row.request;
+    let place = Place {
+        session: row.session,
+        gate: row.gate,
+        position,
+        time,
+        received,
+    };
     if repeat == Repeat::No {
         match &request.event {
             Some(Event::SessionStarted(started)) => {
                 session_started(transaction, row, started, received)?;
             }
-            Some(Event::ExecRequested(exec)) => {
-                exec_requested(transaction, position, row, exec, time, received)?;
-            }
+            Some(Event::ExecRequested(exec)) => execs.requested(place, exec, request.sequence),
             Some(Event::ExecReused(reused)) => {
                 if let Some(exec) = &reused.exec {
-                    exec_requested(transaction, position, row, exec, time, received)?;
+                    execs.requested(place, exec, request.sequence);
                 }
             }
-            Some(Event::ExecWithdrawn(exec)) => {
-                exec_withdrawn(transaction, position, row, exec, received)?;
-            }
-            Some(Event::ExecDecided(exec)) => {
-                exec_decided(transaction, position, row, exec, time, received)?;
-            }
-            Some(Event::ExecFinished(exec)) => {
-                exec_finished(transaction, position, row, exec, time, received)?;
-            }
+            Some(Event::ExecWithdrawn(exec)) => execs.withdrawn(place, exec),
+            Some(Event::ExecDecided(exec)) => execs.decided(place, exec),
+            Some(Event::ExecFinished(exec)) => execs.finished(place, exec),
             Some(Event::SessionEnded(ended)) => session_ended(transaction, row, ended, time)?,
             // Below: it has the sequence of an event that may have been stored by itself.
             Some(Event::EventsLost(_)) | None => {}
@@ -516,7 +538,7 @@ pub(super) fn tables(
         events_lost(transaction, row.session, lost)?;
     }
     if let Some(answer) = row.answer {
-        answered(transaction, row.session, answer, received)?;
+        execs.answered(transaction, place, answer)?;
     }
     Ok(())
 }
@@ -639,210 +661,5 @@ fn events_lost(
     transaction
         .prepare_cached("INSERT INTO lost_ranges VALUES (?1, ?2, ?3)")?
         .execute(params![session, first, last])?;
-    Ok(())
-}
-
-fn exec_requested(
-    transaction: &Transaction<'_>,
-    position: i64,
-    row: &Row<'_>,
-    exec: &v1::ExecRequested,
-    time: Option<i64>,
-    received: i64,
-) -> rusqlite::Result<()> {
-    let process = exec.process.unwrap_or_default();
-    let name = exec.file.rsplit(|byte| *byte == b'/').next();
-    // The program is what the command line is shown to begin with: argument zero may say anything.
-    let words = std::iter::once(&exec.file)
-        .chain(exec.arguments.iter().skip(1))
-        .map(|word| &word[..]);
-    transaction
-        .prepare_cached(
-            "INSERT INTO execs
-                 (session_id, exec_id, request_sequence, requested_ns, received_ns, program,
-                  program_name, command_line, argument_count, workdir, process_id,
-                  parent_process_id, user_id, group_id, parent_exec_id, position, gate)
-             VALUES (?1, ?2, nullif(?3, 0), ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16,
-                     ?17)
-             ON CONFLICT (session_id, exec_id) DO UPDATE SET
-                 request_sequence = coalesce(request_sequence, excluded.request_sequence),
-                 requested_ns = coalesce(requested_ns, excluded.requested_ns),
-                 program = excluded.program, program_name = excluded.program_name,
-                 command_line = excluded.command_line, argument_count = excluded.argument_count,
-                 workdir = excluded.workdir, process_id = excluded.process_id,
-                 parent_process_id = excluded.parent_process_id, user_id = excluded.user_id,
-                 group_id = excluded.group_id, parent_exec_id = excluded.parent_exec_id",
-        )?
-        .execute(params![
-            row.session,
-            number(exec.exec_id),
-            number(row.request.sequence),
-            time,
-            received,
-            &exec.file[..],
-            String::from_utf8_lossy(name.unwrap_or_default()),
-            text::command_line(words, COMMAND_LINE_LIMIT),
-            number(exec.arguments.len() as u64),
-            &exec.workdir[..],
-            process.process_id,
-            process.parent_process_id,
-            process.user_id,
-            process.group_id,
-            Some(exec.parent_exec_id)
-                .filter(|parent| *parent != 0)
-                .map(number),
-            position,
-            row.gate.map(GateIdentity::as_str),
-        ])?;
-    Ok(())
-}
-
-fn exec_withdrawn(
-    transaction: &Transaction<'_>,
-    position: i64,
-    row: &Row<'_>,
-    exec: &v1::ExecWithdrawn,
-    received: i64,
-) -> rusqlite::Result<()> {
-    transaction
-        .prepare_cached(
-            "INSERT INTO execs (session_id, exec_id, received_ns, withdrawn, position, gate)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-             ON CONFLICT (session_id, exec_id) DO UPDATE SET withdrawn = excluded.withdrawn",
-        )?
-        .execute(params![
-            row.session,
-            number(exec.exec_id),
-            received,
-            enum_name(exec.reason().as_str_name(), "WITHDRAWAL_REASON_"),
-            position,
-            row.gate.map(GateIdentity::as_str),
-        ])?;
-    Ok(())
-}
-
-fn exec_decided(
-    transaction: &Transaction<'_>,
-    position: i64,
-    row: &Row<'_>,
-    exec: &v1::ExecDecided,
-    time: Option<i64>,
-    received: i64,
-) -> rusqlite::Result<()> {
-    transaction
-        .prepare_cached(
-            "INSERT INTO execs
-                 (session_id, exec_id, received_ns, decided_ns, action, code, reason, reason_code,
-                  rule, policy_revision, waited_ns, position, gate)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
-             ON CONFLICT (session_id, exec_id) DO UPDATE SET
-                 decided_ns = excluded.decided_ns, action = excluded.action,
-                 code = excluded.code, reason = excluded.reason,
-                 reason_code = excluded.reason_code, rule = excluded.rule,
-                 policy_revision = excluded.policy_revision, waited_ns = excluded.waited_ns",
-        )?
-        .execute(params![
-            row.session,
-            number(exec.exec_id),
-            received,
-            time,
-            enum_name(exec.action().as_str_name(), "ACTION_"),
-            enum_name(exec.code().as_str_name(), "DECISION_CODE_"),
-            exec.reason,
-            exec.reason_code,
-            exec.rule,
-            exec.policy_revision,
-            nanoseconds(exec.waited),
-            position,
-            row.gate.map(GateIdentity::as_str),
-        ])?;
-    Ok(())
-}
-
-fn exec_finished(
-    transaction: &Transaction<'_>,
-    position: i64,
-    row: &Row<'_>,
-    exec: &v1::ExecFinished,
-    time: Option<i64>,
-    received: i64,
-) -> rusqlite::Result<()> {
-    use v1::exec_finished::Status;
-    let (exit_code, signal, start_error) = match &exec.status {
-        Some(Status::ExitCode(code)) => (Some(*code), None, None),
-        Some(Status::Signal(signal)) => (None, Some(*signal), None),
-        Some(Status::StartError(error)) => (None, None, Some(error.as_str())),
-        None => (None, None, None),
-    };
-    let known = |value: u64| Some(value).filter(|value| *value != 0).map(number);
-    transaction
-        .prepare_cached(
-            "INSERT INTO execs
-                 (session_id, exec_id, received_ns, finished_ns, exit_code, signal, start_error,
-                  replaced_by_exec_id, elapsed_ns, user_time_ns, system_time_ns, peak_memory_bytes,
-                  position, gate)
-             VALUES (?1, ?2, ?3, coalesce(?4, ?3), ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
-             ON CONFLICT (session_id, exec_id) DO UPDATE SET
-                 finished_ns = excluded.finished_ns, exit_code = excluded.exit_code,
-                 signal = excluded.signal, start_error = excluded.start_error,
-                 replaced_by_exec_id = excluded.replaced_by_exec_id,
-                 elapsed_ns = excluded.elapsed_ns, user_time_ns = excluded.user_time_ns,
-                 system_time_ns = excluded.system_time_ns,
-                 peak_memory_bytes = excluded.peak_memory_bytes",
-        )?
-        .execute(params![
-            row.session,
-            number(exec.exec_id),
-            received,
-            time,
-            exit_code,
-            signal,
-            start_error,
-            known(exec.replaced_by_exec_id),
-            nanoseconds(exec.elapsed),
-            nanoseconds(exec.user_time),
-            nanoseconds(exec.system_time),
-            known(exec.peak_memory_bytes),
-            position,
-            row.gate.map(GateIdentity::as_str),
-        ])?;
-    Ok(())
-}
-
-fn answered(
-    transaction: &Transaction<'_>,
-    session: &str,
-    stored: &StoredAnswer,
-    received: i64,
-) -> rusqlite::Result<()> {
-    use v1::verdict::Decision;
-    let Some(answer) = &stored.verdict else {
-        return Ok(());
-    };
-    let (name, reason) = match &answer.decision {
-        Some(Decision::Run(_)) => ("run", None),
-        Some(Decision::Escalate(_)) => ("escalate", None),
-        Some(Decision::Deny(deny)) => ("deny", Some(deny.reason.as_str())),
-        None => ("none", None),
-    };
-    let mode = (stored.mode() == AnswerMode::Monitored).then_some("monitored");
-    transaction
-        .prepare_cached(
-            "UPDATE execs SET answers = answers + 1, answered_ns = ?3, answer = ?4,
-                 answer_reason = ?5, answer_reason_code = ?6, answer_rule = ?7, answer_revision = ?8,
-                 answer_mode = ?9
-             WHERE session_id = ?1 AND exec_id = ?2",
-        )?
-        .execute(params![
-            session,
-            number(answer.exec_id),
-            received,
-            name,
-            reason,
-            answer.reason_code,
-            answer.rule,
-            answer.policy_revision,
-            mode,
-        ])?;
     Ok(())
 }

@@ -2,7 +2,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 
-const SESSION: &str = "0123456789abcdef0123456789abcdef";
+pub(super) const SESSION: &str = "0123456789abcdef0123456789abcdef";
 
 pub(super) fn gate(name: &str) -> GateIdentity {
     GateIdentity::token(name).expect("a name")

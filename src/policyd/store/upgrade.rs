@@ -1,6 +1,6 @@
 //! Brings stores of earlier versions up to date, in one transaction: either all of it is done, or nothing.
 //!
-//! Version 1 had no gates. Versions before 3 had no chain: events get their positions in the order in which they
+//! Version 3 didn't say who decided. Version 1 had no gates. Versions before 3 had no chain: events get their positions in the order in which they
 //! were stored, and all other tables are made anew from them, so that what is proven of the events is proven of
 //! the tables as well.
 
@@ -8,11 +8,16 @@ use prost::Message;
 use rusqlite::{OptionalExtension, Transaction};
 
 use super::chain::{Entry, Link};
+use super::execs::Execs;
 use super::schema::{self, Repeat, Row};
 use crate::pb::audit::v1::{AnswerMode, StoredAnswer};
 use crate::pb::v1;
 use crate::policyd::identity::GateIdentity;
 
+const FROM_3: &str = "
+ALTER TABLE execs ADD COLUMN approval_id TEXT;
+ALTER TABLE execs ADD COLUMN decided_by TEXT;
+";
 const FROM_1: &str = "ALTER TABLE sessions ADD COLUMN gate TEXT";
 
 const SET_ASIDE: &str = "
@@ -36,6 +41,9 @@ DROP TABLE earlier_sessions;
 
 /// The schema of `version`, which isn't the latest, becomes that.
 pub(super) fn upgrade(transaction: &Transaction<'_>, version: i64) -> rusqlite::Result<()> {
+    if version == 3 {
+        return transaction.execute_batch(FROM_3);
+    }
     tracing::info!(
         "bringing the event store up to date; that takes about a minute for each two million events"
     );
@@ -86,14 +94,17 @@ pub(super) fn upgrade(transaction: &Transaction<'_>, version: i64) -> rusqlite::
             answer: answer.as_ref(),
             received: std::time::SystemTime::UNIX_EPOCH,
         };
+        let mut execs = Execs::default();
         schema::tables(
             transaction,
+            &mut execs,
             head.position,
             &event,
             time,
             received,
             Repeat::No,
         )?;
+        execs.write(transaction)?;
     }
     drop(rows);
     drop(events);
@@ -134,6 +145,7 @@ fn earlier_answer(
                     reuse: None,
                 }),
                 mode: AnswerMode::Enforced.into(),
+                ..StoredAnswer::default()
             })
         })
         .optional()?;

@@ -15,6 +15,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::chain::{Entry, Link, PRUNED};
 use super::error::StoreError;
+use super::execs::Execs;
 use super::schema::{self, Repeat, Row};
 use crate::pb::audit::v1::StoredAnswer;
 use crate::pb::v1;
@@ -161,14 +162,17 @@ fn examine(connection: &Connection, anchors: &[Link]) -> rusqlite::Result<Verifi
                 received: std::time::SystemTime::UNIX_EPOCH,
             };
             let (time, received) = (entry.time, entry.received);
+            let mut execs = Execs::default();
             schema::tables(
                 &transaction,
+                &mut execs,
                 stored.position,
                 &event,
                 time,
                 received,
                 Repeat::No,
-            )
+            )?;
+            execs.write(&transaction)
         });
         match looked {
             Ok(written) => written?,
