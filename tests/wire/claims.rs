@@ -1,14 +1,15 @@
 //! What a wrapper says of the command's surroundings is a claim: none gets it more than the gate has,
 //! or another place than was judged.
 
+use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use execgate::sys::socket::{self, Wait};
 
 use crate::REQUEST;
-use crate::support::peer::{frame, handshake, read_frame, session_socket};
+use crate::support::peer::{frame, handshake, read_frame, send_by_hand, session_socket};
 use crate::support::{ESCALATE, PATIENCE, Scripted, start};
 
 /// Asks for a shell script in `workdir`, and gives what the gate answered to `message` in the end. A
@@ -18,6 +19,18 @@ async fn escalated(
     script: &str,
     message: serde_json::Value,
     descriptors: &[BorrowedFd<'_>],
+) -> String {
+    let root = File::open("/").unwrap();
+    escalated_with(workdir, script, message, descriptors, &root).await
+}
+
+/// The same, with the directory that follows where `message` says that one does.
+async fn escalated_with(
+    workdir: &str,
+    script: &str,
+    message: serde_json::Value,
+    descriptors: &[BorrowedFd<'_>],
+    directory: &File,
 ) -> String {
     let session = start(Scripted::always(ESCALATE));
     let mut stream = handshake(&session);
@@ -31,12 +44,8 @@ async fn escalated(
     read_frame(&stream).await;
     send(&stream, &message, descriptors);
     if message["context"]["workdir_follows"] == true {
-        let root = std::fs::File::open("/").unwrap();
-        send(
-            &stream,
-            &serde_json::json!({"workdir": true}),
-            &[root.as_fd()],
-        );
+        let follows = serde_json::json!({"workdir": true});
+        send(&stream, &follows, &[directory.as_fd()]);
     }
     read_frame(&stream).await
 }
@@ -101,6 +110,31 @@ async fn an_open_directory_is_no_way_to_another_than_was_judged() {
     let script = format!("test \"$(pwd -P)\" = '{}'", here.display());
     let answer = escalated(here.to_str().unwrap(), &script, message(), &[]).await;
     assert_eq!(answer, r#"{"exit_code":0}"#);
+    // Nor is it a deleted one of which the kernel says that very name.
+    let deleted = directory.path().join("here");
+    std::fs::create_dir(&deleted).unwrap();
+    let open = File::open(&deleted).unwrap();
+    std::fs::remove_dir(&deleted).unwrap();
+    let named = format!("/proc/self/fd/{}", open.as_raw_fd());
+    assert_eq!(std::fs::read_link(named).unwrap(), here);
+    let answer = escalated_with(here.to_str().unwrap(), &script, message(), &[], &open).await;
+    assert_eq!(answer, r#"{"exit_code":0}"#);
+}
+
+#[tokio::test]
+async fn more_descriptors_than_a_message_may_carry_start_nothing() {
+    let session = start(Scripted::always(ESCALATE));
+    let mut stream = handshake(&session);
+    stream.write_all(&frame(REQUEST)).unwrap();
+    read_frame(&stream).await;
+    // As many are declared as there is room for, so only the kernel knows of the other one.
+    let message = frame(format!("{{\"fds\":{:?}}}", (3..19).collect::<Vec<_>>()).as_bytes());
+    send_by_hand(stream.as_fd(), &message, 17);
+    let answer = read_frame(&stream).await;
+    assert!(
+        answer.contains("a message carries more than 16 descriptors"),
+        "{answer}"
+    );
 }
 
 #[tokio::test]
