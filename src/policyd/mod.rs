@@ -33,6 +33,7 @@ mod operators;
 mod owners;
 mod reception;
 mod reload;
+pub mod replay;
 mod revision;
 pub mod rules;
 mod service;

@@ -114,6 +114,11 @@ impl Rules {
         &self.revision
     }
 
+    /// Whether one of the files defines `decide()`, which may look at all that is known of an exec.
+    pub fn has_decide(&self) -> bool {
+        !self.decides.is_empty()
+    }
+
     /// Whether they look at the SHA-256 of programs.
     pub fn requests_digests(&self) -> bool {
         self.requests_digests

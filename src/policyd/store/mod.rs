@@ -18,6 +18,7 @@
 mod chain;
 mod error;
 mod query;
+mod recall;
 mod retention;
 mod schema;
 mod upgrade;
@@ -38,6 +39,7 @@ pub use chain::Link;
 pub(crate) use chain::ends;
 pub use error::StoreError;
 pub(crate) use query::{Arguments, Filter, Want, changes, page, session};
+pub(crate) use recall::complete;
 pub use retention::Retention;
 use schema::Written;
 pub use schema::open_for_reading;
