@@ -94,6 +94,8 @@ enum Subcommands {
     Audit(Box<audit::AuditArguments>),
     /// Say what other rules would have decided of execs on record
     Replay(Box<replay::ReplayArguments>),
+    /// Propose rules that decide execs on record as they were decided
+    Suggest(Box<replay::SuggestArguments>),
     /// Show each exec as it happens, from a policy service
     Watch(Box<watch::WatchArguments>),
     /// List, approve and deny what waits for a person at a policy service
@@ -211,6 +213,7 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
         },
         Subcommands::Audit(arguments) => audit::audit(&arguments),
         Subcommands::Replay(arguments) => replay::replay(&arguments),
+        Subcommands::Suggest(arguments) => replay::suggest(&arguments),
         Subcommands::Watch(arguments) => watch::watch(&arguments),
         Subcommands::Approvals(arguments) => approvals::approvals(&arguments),
         Subcommands::Sessions(arguments) => sessions::sessions(&arguments),

@@ -9,6 +9,7 @@ use super::Failure;
 use super::audit::RemoteRecord;
 use super::service::ServiceOptions;
 use crate::policyd::replay::{self, ReplayArgs, ReplayError, Source};
+use crate::policyd::suggest::{self, SuggestArgs};
 
 /// The command line of `replay`.
 #[derive(Debug, Args)]
@@ -35,6 +36,23 @@ fn with_source<T>(
         None => work(Source::Named, out),
     };
     done.map_err(|error| failed(&error))
+}
+
+/// The command line of `suggest`.
+#[derive(Debug, Args)]
+pub(super) struct SuggestArguments {
+    #[command(flatten)]
+    suggest: SuggestArgs,
+
+    #[command(flatten)]
+    service: ServiceOptions,
+}
+
+pub(super) fn suggest(arguments: &SuggestArguments) -> Result<c_int, Failure> {
+    let answer = with_source(&arguments.service, |source, out| {
+        suggest::run(&arguments.suggest, source, out)
+    })?;
+    Ok(answer.exit_code().into())
 }
 
 pub(super) fn replay(arguments: &ReplayArguments) -> Result<c_int, Failure> {

@@ -39,6 +39,7 @@ pub mod rules;
 mod service;
 mod sessions;
 pub mod store;
+pub mod suggest;
 pub(crate) mod text;
 mod throttle;
 mod tls;

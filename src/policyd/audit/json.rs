@@ -106,7 +106,10 @@ fn json_of(exec: &Exec) -> Value {
     object.insert("executable".to_owned(), executable);
     let workdir = described::protection(exec.workdir_protection());
     object.insert("workdir_protection".to_owned(), json!(workdir));
-    object.insert("redacted_arguments".to_owned(), json!(exec.redacted_arguments));
+    object.insert(
+        "redacted_arguments".to_owned(),
+        json!(exec.redacted_arguments),
+    );
     if let Some(facts) = &exec.session {
         object.insert("session_facts".to_owned(), session_facts(facts));
     }

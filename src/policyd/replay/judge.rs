@@ -52,9 +52,8 @@ impl Said {
     fn is_same(&self, other: &Self) -> Option<bool> {
         match (self, other) {
             (Self::Ask(None), Self::Ask(_)) | (Self::Ask(_), Self::Ask(None)) => Some(true),
-            (Self::Escalate(None), Self::Escalate(_)) | (Self::Escalate(_), Self::Escalate(None)) => {
-                None
-            }
+            (Self::Escalate(None), Self::Escalate(_))
+            | (Self::Escalate(_), Self::Escalate(None)) => None,
             _ => Some(self == other),
         }
     }
@@ -140,7 +139,9 @@ impl Gap {
             Self::Verdict => {
                 "rules decided nothing that is on record: withdrawn, unreachable, ended or still open"
             }
-            Self::Question => "the question isn't on record: removed for its age, or lost by its gate",
+            Self::Question => {
+                "the question isn't on record: removed for its age, or lost by its gate"
+            }
             Self::Terms => "the terms of the escalation aren't on record",
             Self::Session => {
                 "the session's beginning isn't on record, and decide() may look at the session"
@@ -249,7 +250,8 @@ fn lacks_digest(info: &v1::ExecutableInfo) -> bool {
 fn without_digests(info: &mut v1::ExecutableInfo) {
     info.sha256.clear();
     let interpreter = info.interpreter.as_mut();
-    if let Some(executable) = interpreter.and_then(|interpreter| interpreter.executable.as_deref_mut())
+    if let Some(executable) =
+        interpreter.and_then(|interpreter| interpreter.executable.as_deref_mut())
     {
         without_digests(executable);
     }

@@ -133,7 +133,10 @@ impl Fields<'_> {
             return words.iter().map(|word| decoded(&exact, word)).collect();
         }
         let words = self.texts(name)?;
-        Ok(words.into_iter().map(|word| word.into_bytes().into()).collect())
+        Ok(words
+            .into_iter()
+            .map(|word| word.into_bytes().into())
+            .collect())
     }
 }
 

@@ -21,7 +21,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-pub(in crate::policyd) use judge::{Gap, Judged, Said, judge, recorded};
+use judge::judge;
+pub(in crate::policyd) use judge::{Gap, Said, recorded};
 pub use selection::{Selection, Source};
 
 use super::audit::AuditError;
@@ -132,6 +133,9 @@ pub enum ReplayError {
         /// What is wrong with it.
         what: String,
     },
+    /// There is more than can be made rules of.
+    #[error("{0}; choose less by --session, --program, --since or the like")]
+    TooMuch(String),
     /// The result can't be written.
     #[error("writing the result: {0}")]
     Write(#[from] std::io::Error),

@@ -58,7 +58,11 @@ impl Side {
 
 impl std::fmt::Display for Side {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let rule = if self.rule.is_empty() { "no rule" } else { &self.rule };
+        let rule = if self.rule.is_empty() {
+            "no rule"
+        } else {
+            &self.rule
+        };
         write!(formatter, "{}  {rule}", self.verdict)?;
         if !self.reason.is_empty() {
             write!(formatter, ": {}", self.reason)?;
@@ -145,7 +149,11 @@ impl Report {
         if group.examples.len() < EXAMPLES {
             let words = std::iter::once(&exec.program).chain(exec.arguments.iter().skip(1));
             let command = text::command_line(words.map(|word| &word[..]), COMMAND);
-            if group.examples.iter().all(|example| example.command != command) {
+            if group
+                .examples
+                .iter()
+                .all(|example| example.command != command)
+            {
                 group.examples.push(Example {
                     session: exec.session_id.clone(),
                     exec: exec.exec_id,
@@ -192,7 +200,10 @@ impl Report {
         }
         if self.ungrouped > 0 {
             let count = counted(self.ungrouped);
-            writeln!(out, "{count} would change in other ways, too many to list\n")?;
+            writeln!(
+                out,
+                "{count} would change in other ways, too many to list\n"
+            )?;
         }
         writeln!(
             out,
@@ -208,7 +219,10 @@ impl Report {
         }
         if self.reworded > 0 {
             let count = self.reworded;
-            writeln!(out, "  {count:>9}  unchanged, by another rule or reason code")?;
+            writeln!(
+                out,
+                "  {count:>9}  unchanged, by another rule or reason code"
+            )?;
         }
         if self.redacted > 0 {
             let count = self.redacted;

@@ -8,7 +8,9 @@ use clap::Args;
 
 use super::{ReplayError, lines};
 use crate::pb::audit::v1::{Exec, Outcome};
-use crate::policyd::audit::{AuditError, FilterArgs, LocalRecord, Record, Since, is_monitored, since};
+use crate::policyd::audit::{
+    AuditError, FilterArgs, LocalRecord, Record, Since, is_monitored, since,
+};
 use crate::policyd::text;
 
 /// Longest line of exported execs, in bytes: an exec has 16 MiB at most, of which each byte takes six at most.
@@ -170,7 +172,10 @@ impl Selection {
             Outcome::Monitored => is_monitored(exec),
         };
         exec.session_id.starts_with(&filter.session_id_prefix)
-            && filter.labels.iter().all(|(key, value)| exec.labels.get(key) == Some(value))
+            && filter
+                .labels
+                .iter()
+                .all(|(key, value)| exec.labels.get(key) == Some(value))
             && (filter.gate.is_empty() || exec.gate == filter.gate)
             && (filter.program.is_empty() || is_program(&filter.program))
             && (filter.code.is_empty() || is_code(&filter.code))

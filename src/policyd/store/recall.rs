@@ -52,7 +52,11 @@ fn question(connection: &Connection, exec: &Exec) -> rusqlite::Result<Option<v1:
     let query = "SELECT e.payload FROM execs x JOIN events e
              ON e.session_id = x.session_id AND e.sequence = x.request_sequence
          WHERE x.session_id = ?1 AND x.exec_id = ?2";
-    let found = event(connection, query, &[&exec.session_id, &number(exec.exec_id)])?;
+    let found = event(
+        connection,
+        query,
+        &[&exec.session_id, &number(exec.exec_id)],
+    )?;
     Ok(match found {
         Some(Event::ExecRequested(request)) => Some(request),
         Some(Event::ExecReused(reused)) => reused.exec,
@@ -70,7 +74,11 @@ fn environment_difference(
          WHERE x.session_id = ?1 AND x.exec_id = ?2 AND x.action = 'escalate'
              AND e.kind = 'exec-decided' AND e.exec_id = x.exec_id
          ORDER BY e.sequence LIMIT 1";
-    let found = event(connection, query, &[&exec.session_id, &number(exec.exec_id)])?;
+    let found = event(
+        connection,
+        query,
+        &[&exec.session_id, &number(exec.exec_id)],
+    )?;
     Ok(match found {
         Some(Event::ExecDecided(decided)) => decided.environment,
         _ => None,
