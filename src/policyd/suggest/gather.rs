@@ -150,9 +150,28 @@ impl Gathered {
         let commands = self.programs.entry(program).or_default();
         if let Some(seen) = commands.get_mut(&arguments) {
             seen.is_redacted |= !exec.redacted_arguments.is_empty();
-            if seen.decided.decision == decided.decision {
-                seen.count += 1;
-                return Ok(());
+            match (&seen.decided.decision, &decided.decision) {
+                (Decision::Ask(_), Decision::Ask(effect)) => {
+                    if *effect == Some("escalate") {
+                        seen.decided.decision = Decision::Ask(*effect);
+                    }
+                    seen.count += 1;
+                    return Ok(());
+                }
+                (Decision::Unmatched, Decision::Deny) => {
+                    seen.count += 1;
+                    seen.decided = decided;
+                    return Ok(());
+                }
+                (Decision::Deny, Decision::Unmatched) => {
+                    seen.count += 1;
+                    return Ok(());
+                }
+                (was, now) if was == now => {
+                    seen.count += 1;
+                    return Ok(());
+                }
+                _ => {}
             }
             // The strictest, as of rules that disagree.
             if decided.decision.strictness() > seen.decided.decision.strictness() {
@@ -165,7 +184,7 @@ impl Gathered {
             return Ok(());
         }
         let size: usize = arguments.iter().map(|word| word.len() + OVERHEAD / 4).sum();
-        self.bytes += size + OVERHEAD;
+        self.bytes += size + exec.program.len() + OVERHEAD;
         if self.bytes > MOST_BYTES {
             return Err(format!(
                 "different commands have more than {MOST_BYTES} bytes together"

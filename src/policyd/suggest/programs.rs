@@ -253,7 +253,6 @@ const COMPILER: Kind = Kind::Options {
         "-fuse-ld",
         "-load",
         "--sysroot",
-        "--config",
         "-fpass-plugin",
         "-Xpreprocessor",
     ],
@@ -387,9 +386,10 @@ const CODE: &[(&str, &[&str])] = &[
     (
         BUILDER,
         &[
-            "ant", "autoconf", "automake", "bazel", "bundle", "cmake", "composer", "ctest", "gem",
-            "gmake", "gradle", "just", "ld", "libtool", "make", "meson", "mvn", "ninja", "patch",
-            "pip", "pipx", "pnpm", "poetry", "rake", "rustc", "scons", "tox", "uv", "yarn",
+            "ant", "autoconf", "automake", "bazel", "bundle", "clang", "clang++", "cmake",
+            "composer", "ctest", "gem", "gmake", "gradle", "just", "ld", "libtool", "make",
+            "meson", "mvn", "ninja", "patch", "pip", "pipx", "pnpm", "poetry", "rake", "rustc",
+            "scons", "tox", "uv", "yarn",
         ],
     ),
     (
@@ -449,7 +449,7 @@ fn known(name: &str) -> Option<Kind> {
         "find" => FIND,
         "sort" => SORT,
         "split" => SPLIT,
-        "cc" | "gcc" | "c++" | "g++" | "cpp" | "clang" | "clang++" => COMPILER,
+        "cc" | "gcc" | "c++" | "g++" | "cpp" => COMPILER,
         _ => return None,
     })
 }

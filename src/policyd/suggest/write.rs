@@ -200,7 +200,7 @@ fn write_lists(text: &mut String, plan: &Plan<'_>) {
         }
         let _ = writeln!(
             text,
-            "# Not prefix_rule({}): options of it are code.",
+            "# Too wide: prefix_rule({}): options of it are code.",
             list([*program])
         );
         let _ = writeln!(
@@ -218,7 +218,11 @@ fn write_lists(text: &mut String, plan: &Plan<'_>) {
         } = whole;
         let _ = writeln!(text, "# {}: {}.", comment(&[program]), seen(commands));
         if matches!(decided.decision, Decision::Run | Decision::Escalate(_)) {
-            let _ = writeln!(text, "# Not prefix_rule({}): {why}.", list([*program]));
+            let _ = writeln!(
+                text,
+                "# Too wide: prefix_rule({}): {why}.",
+                list([*program])
+            );
         }
         if let Decision::Ask(effect) = &decided.decision {
             let _ = writeln!(
