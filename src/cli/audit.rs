@@ -64,13 +64,13 @@ pub(super) fn client(caller: &ServiceCaller) -> AuditServiceClient<Channel> {
 }
 
 /// The record as a policy service tells it.
-struct RemoteRecord {
+pub(super) struct RemoteRecord {
     caller: ServiceCaller,
     runtime: Runtime,
 }
 
 impl RemoteRecord {
-    fn new(caller: ServiceCaller) -> Result<Self, Failure> {
+    pub(super) fn new(caller: ServiceCaller) -> Result<Self, Failure> {
         Ok(Self {
             caller,
             runtime: runtime()?,

@@ -12,6 +12,7 @@ mod journal;
 mod operator;
 mod place;
 mod policy;
+mod replay;
 mod sandbox;
 mod service;
 mod sessions;
@@ -91,6 +92,10 @@ enum Subcommands {
     Check(check::CheckArgs),
     /// List what happened in sessions, from the record of a policy service, and prove that it is whole
     Audit(Box<audit::AuditArguments>),
+    /// Say what other rules would have decided of execs on record
+    Replay(Box<replay::ReplayArguments>),
+    /// Propose rules that decide execs on record as they were decided
+    Suggest(Box<replay::SuggestArguments>),
     /// Show each exec as it happens, from a policy service
     Watch(Box<watch::WatchArguments>),
     /// List, approve and deny what waits for a person at a policy service
@@ -207,6 +212,8 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
             Err(error) => Err(Failure::new(&error).exiting(error.exit_code().into())),
         },
         Subcommands::Audit(arguments) => audit::audit(&arguments),
+        Subcommands::Replay(arguments) => replay::replay(&arguments),
+        Subcommands::Suggest(arguments) => replay::suggest(&arguments),
         Subcommands::Watch(arguments) => watch::watch(&arguments),
         Subcommands::Approvals(arguments) => approvals::approvals(&arguments),
         Subcommands::Sessions(arguments) => sessions::sessions(&arguments),

@@ -1,5 +1,6 @@
 //! Programs and environments of execs as JSON, for `audit`.
 
+use base64::Engine;
 use serde_json::{Value, json};
 
 use super::revision::hexadecimal;
@@ -14,13 +15,16 @@ pub(super) fn executable(info: Option<&v1::ExecutableInfo>) -> Value {
         return json!({"missing": info.missing});
     }
     let interpreter = info.interpreter.as_ref().map(|interpreter| {
-        json!({
+        let mut described = json!({
             "name": text(&interpreter.name),
             "argument": text(&interpreter.argument),
             "executable": executable(interpreter.executable.as_deref()),
-        })
+        });
+        exactly(&mut described, "name", &interpreter.name);
+        exactly(&mut described, "argument", &interpreter.argument);
+        described
     });
-    json!({
+    let mut described = json!({
         "path": text(&info.real_path),
         "owner": info.owner_user_id,
         "group": info.owner_group_id,
@@ -31,6 +35,46 @@ pub(super) fn executable(info: Option<&v1::ExecutableInfo>) -> Value {
         "writable_path": (!info.writable_path.is_empty()).then(|| text(&info.writable_path)),
         "sha256": (!info.sha256.is_empty()).then(|| hexadecimal(&info.sha256)),
         "interpreter": interpreter,
+    });
+    exactly(&mut described, "path", &info.real_path);
+    exactly(&mut described, "writable_path", &info.writable_path);
+    described
+}
+
+/// How something is escalated, in the words of rules.
+pub(super) fn escalate(escalate: &v1::Escalate) -> Value {
+    use v1::escalate::Execution;
+    let texts = |list: &[prost::bytes::Bytes]| -> Vec<String> {
+        list.iter().map(|bytes| text(bytes)).collect()
+    };
+    let execution = match &escalate.execution {
+        Some(Execution::Unsandboxed(_)) => json!("unsandboxed"),
+        Some(Execution::TurnDefault(_)) => json!("turn_default"),
+        Some(Execution::Permissions(permissions)) => json!({
+            "network": match permissions.network_access() {
+                v1::NetworkAccess::Allowed => "allowed",
+                v1::NetworkAccess::Denied | v1::NetworkAccess::Unspecified => "denied",
+            },
+            "read": texts(&permissions.readable_paths),
+            "write": texts(&permissions.writable_paths),
+        }),
+        None => Value::Null,
+    };
+    let environment = escalate.environment.clone().unwrap_or_default();
+    let set: serde_json::Map<_, _> = environment
+        .set_variables
+        .iter()
+        .map(|variable| (text(&variable.name), json!(text(&variable.value))))
+        .collect();
+    json!({
+        "execution": execution,
+        "unprotected": match escalate.unprotected_programs() {
+            v1::UnprotectedPrograms::Allowed => "allow",
+            v1::UnprotectedPrograms::Denied | v1::UnprotectedPrograms::Unspecified => "deny",
+        },
+        "keep_environment": texts(&environment.kept_names),
+        "unset_environment": texts(&environment.unset_names),
+        "set_environment": set,
     })
 }
 
@@ -59,6 +103,14 @@ pub(super) fn protection(protection: v1::Protection) -> &'static str {
         v1::Protection::NoBoundary => "no_boundary",
         v1::Protection::Writable => "writable",
         v1::Protection::Unspecified => "unknown",
+    }
+}
+
+/// In base64 as well, where text doesn't say exactly what bytes are.
+fn exactly(described: &mut Value, name: &str, bytes: &[u8]) {
+    if std::str::from_utf8(bytes).is_err() {
+        let exact = base64::engine::general_purpose::STANDARD.encode(bytes);
+        described[format!("{name}_base64")] = json!(exact);
     }
 }
 

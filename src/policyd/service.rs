@@ -646,7 +646,7 @@ fn no_longer_valid() -> Status {
     Status::unavailable("the token of this call isn't valid any more")
 }
 
-fn session_facts(
+pub(super) fn session_facts(
     started: &v1::SessionStarted,
     gate: &GateIdentity,
 ) -> Result<SessionFacts, Status> {
@@ -692,7 +692,7 @@ fn session_facts(
     })
 }
 
-fn ruling(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> Ruling {
+pub(super) fn ruling(rules: &Rules, session: &SessionFacts, exec: &v1::ExecRequested) -> Ruling {
     let process = exec.process.unwrap_or_default();
     rules.evaluate(&ExecFacts {
         id: ExecId(exec.exec_id),

@@ -4,7 +4,7 @@ use unicode_width::UnicodeWidthChar;
 
 /// Whether a character shows as itself and moves nothing: no controls, no direction overrides, no
 /// marks that join to what stands before them, no line separators.
-fn is_plain(character: char) -> bool {
+pub(crate) fn is_plain(character: char) -> bool {
     if character.is_whitespace() {
         return character == ' ';
     }

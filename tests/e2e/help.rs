@@ -20,6 +20,8 @@ fn every_command_says_what_it_does() {
         ("execgate audit", EXECGATE, &["audit"]),
         ("execgate audit verify", EXECGATE, &["audit", "verify"]),
         ("execgate audit head", EXECGATE, &["audit", "head"]),
+        ("execgate replay", EXECGATE, &["replay"]),
+        ("execgate suggest", EXECGATE, &["suggest"]),
         ("execgate watch", EXECGATE, &["watch"]),
         ("execgate approvals", EXECGATE, &["approvals"]),
         ("execgate approvals list", EXECGATE, &["approvals", "list"]),

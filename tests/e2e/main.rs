@@ -39,6 +39,7 @@ mod peer;
 mod process;
 mod python;
 mod relay;
+mod replay;
 mod reuse;
 mod sandboxes;
 mod secrets;

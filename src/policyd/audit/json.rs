@@ -6,7 +6,8 @@ use base64::Engine;
 use serde_json::{Map, Value, json};
 
 use super::show::nanoseconds;
-use crate::pb::audit::v1::{Exec, ending};
+use crate::pb::audit::v1::{Exec, SessionFacts, ending};
+use crate::pb::v1;
 use crate::policyd::{described, text};
 
 /// An exec on a line, in which whatever isn't plain is escaped.
@@ -70,6 +71,7 @@ fn json_of(exec: &Exec) -> Value {
             "monitored": super::show::is_monitored(exec),
             "approval": words(&answer.approval_id),
             "decided_by": words(&answer.decided_by),
+            "escalate": answer.escalate.as_ref().map(described::escalate),
         }),
     );
     insert("decided_at", json!(time(&decision.decision_time)));
@@ -106,10 +108,48 @@ fn json_of(exec: &Exec) -> Value {
     object.insert("executable".to_owned(), executable);
     let workdir = described::protection(exec.workdir_protection());
     object.insert("workdir_protection".to_owned(), json!(workdir));
+    object.insert(
+        "redacted_arguments".to_owned(),
+        json!(exec.redacted_arguments),
+    );
+    if let Some(facts) = &exec.session {
+        object.insert("session_facts".to_owned(), session_facts(facts));
+    }
     if let Some(difference) = &exec.environment_difference {
         let difference = described::environment(difference);
         object.insert("environment_difference".to_owned(), difference);
     }
+    Value::Object(object)
+}
+
+/// What rules can know of the session.
+fn session_facts(facts: &SessionFacts) -> Value {
+    let mut object = Map::new();
+    let user = facts.user.clone().unwrap_or_default();
+    let sandbox = facts.sandbox.clone().unwrap_or_default();
+    object.insert("user_id".to_owned(), json!(user.user_id));
+    object.insert("group_id".to_owned(), json!(user.group_id));
+    object.insert("user_name".to_owned(), json!(user.name));
+    insert_bytes(&mut object, "workdir", &facts.workdir);
+    if !facts.command_omitted {
+        insert_words(&mut object, "command", &facts.command);
+    }
+    let enforcement = match sandbox.enforcement() {
+        v1::Enforcement::Full => "full",
+        v1::Enforcement::Partial => "partial",
+        v1::Enforcement::None | v1::Enforcement::Unspecified => "none",
+    };
+    object.insert(
+        "sandbox".to_owned(),
+        json!({
+            "backend": sandbox.backend,
+            "enforcement": enforcement,
+            "profile": sandbox.profile,
+            "not_enforced": sandbox.unenforced_parts,
+            "version": sandbox.version,
+            "limits": sandbox.limits,
+        }),
+    );
     Value::Object(object)
 }
 

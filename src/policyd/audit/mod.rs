@@ -26,6 +26,7 @@ use crate::pb::audit::v1::{
 pub use json::line as json_line;
 pub use request::RequestError;
 pub(super) use service::StoreAudit;
+pub(super) use show::is_monitored;
 pub use show::{Line, LineColors};
 
 /// The command line of `audit`.
@@ -234,6 +235,9 @@ pub enum AuditError {
         #[from]
         source: std::io::Error,
     },
+    /// Whoever was given what was found wants no more.
+    #[error("stopped")]
+    Stopped,
     /// The store isn't what it was.
     #[error("the record isn't what it was: {0}")]
     NotVerified(String),
@@ -247,7 +251,11 @@ impl AuditError {
             | Self::NoSource
             | Self::Request(RequestError::Invalid(_)) => 2,
             Self::NotVerified(_) => 3,
-            Self::Store(_) | Self::Request(_) | Self::Service(_) | Self::Write { .. } => 1,
+            Self::Store(_)
+            | Self::Request(_)
+            | Self::Service(_)
+            | Self::Stopped
+            | Self::Write { .. } => 1,
         }
     }
 }
@@ -260,7 +268,7 @@ fn session_prefix(text: &str) -> Result<String, String> {
     Ok(text)
 }
 
-fn since(text: &str) -> Result<Since, String> {
+pub(super) fn since(text: &str) -> Result<Since, String> {
     let wrong = || "write an age such as 15m, or a time such as 2026-01-31T12:00:00Z".to_owned();
     if let Some((number, unit)) = text
         .char_indices()
@@ -289,7 +297,7 @@ fn since(text: &str) -> Result<Since, String> {
 }
 
 impl Since {
-    fn nanoseconds(self) -> i64 {
+    pub(super) fn nanoseconds(self) -> i64 {
         match self {
             Self::At(nanoseconds) => nanoseconds,
             Self::Ago(age) => SystemTime::now()
@@ -407,7 +415,7 @@ impl Record for LocalRecord {
         let filter = request::filter(Some(filter))?;
         let want = Want {
             execs: EXPORT_STEP,
-            arguments: Arguments::Read,
+            arguments: Arguments::Left,
             within: Duration::MAX,
         };
         let (_, last) = store::ends(&self.0).map_err(RequestError::from)?;
@@ -415,9 +423,10 @@ impl Record for LocalRecord {
         while after < last.position {
             let found =
                 store::changes(&self.0, &filter, after, want).map_err(RequestError::from)?;
-            for change in &found.found {
+            for mut change in found.found {
                 // Each once: at its first event.
                 if change.position.cast_unsigned() == change.exec.position {
+                    store::complete(&self.0, &mut change.exec).map_err(RequestError::from)?;
                     take(&change.exec)?;
                 }
             }

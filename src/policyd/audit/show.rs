@@ -9,7 +9,7 @@ use crate::policyd::identity::GateIdentity;
 use crate::policyd::text;
 
 /// Whether the answer was only recorded, and the gate was told to run the command.
-pub(super) fn is_monitored(exec: &Exec) -> bool {
+pub(in crate::policyd) fn is_monitored(exec: &Exec) -> bool {
     exec.answer
         .as_ref()
         .is_some_and(|answer| answer.mode() == AnswerMode::Monitored)

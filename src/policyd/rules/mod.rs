@@ -34,6 +34,7 @@ pub use answer::{
 pub use error::RulesError;
 pub use facts::{EnvironmentFact, ExecFacts, SessionFacts, UserFacts};
 pub use load::MAX_FILE_SIZE;
+pub(in crate::policyd) use options::may_have as may_have_option;
 pub(crate) use sources::files;
 
 use crate::model::{EscalationDecision, EscalationTerms};
@@ -112,6 +113,11 @@ impl Rules {
     /// Names the content: the first 12 hexadecimal digits of its SHA-256.
     pub fn revision(&self) -> &str {
         &self.revision
+    }
+
+    /// Whether one of the files defines `decide()`, which may look at all that is known of an exec.
+    pub fn has_decide(&self) -> bool {
+        !self.decides.is_empty()
     }
 
     /// Whether they look at the SHA-256 of programs.
@@ -345,6 +351,11 @@ fn ruling(opinion: &Opinion, reason_of_denial: impl FnOnce() -> String) -> Rulin
         winner: None,
         monitored: None,
     }
+}
+
+/// The bare name that a program's path may be called by, where no file declares other places.
+pub(in crate::policyd) fn bare_name(file: &[u8]) -> Option<&[u8]> {
+    prefix::name_at_system_place(file)
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ fn letter(option: &str) -> Option<char> {
 
 /// Whether an argument could be, or hold, an option: written out, shortened as `getopt_long(3)` allows,
 /// with its value behind it or in the same word, or as one letter among others.
-fn may_have(argument: &str, option: &str) -> bool {
+pub(in crate::policyd) fn may_have(argument: &str, option: &str) -> bool {
     if argument == option || name(argument) == option {
         return true;
     }

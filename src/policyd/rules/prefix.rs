@@ -102,6 +102,24 @@ fn last_component(program: &[u8]) -> &[u8] {
         .unwrap_or(program)
 }
 
+/// Directory and name of a path that is absolute and clean.
+fn clean_parts(file: &[u8]) -> Option<(&[u8], &[u8])> {
+    let components = file.strip_prefix(b"/")?.split(|byte| *byte == b'/');
+    for component in components {
+        if matches!(component, b"" | b"." | b"..") {
+            return None;
+        }
+    }
+    let slash = file.iter().rposition(|byte| *byte == b'/')?;
+    Some((&file[..slash], &file[slash + 1..]))
+}
+
+/// The bare name of a program in one of the system's directories.
+pub(super) fn name_at_system_place(file: &[u8]) -> Option<&[u8]> {
+    let (directory, name) = clean_parts(file)?;
+    SYSTEM_DIRECTORIES.contains(&directory).then_some(name)
+}
+
 /// The places at which a program's bare name means that program.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TrustedPrograms {
@@ -115,14 +133,7 @@ impl TrustedPrograms {
     /// trusted places for its last component. Goes by the path's bytes: whatever isn't absolute and
     /// clean (`.`, `..` and empty components) is never trusted, since it may lead elsewhere.
     pub(super) fn name_of<'f>(&self, file: &'f [u8]) -> Option<&'f [u8]> {
-        let components = file.strip_prefix(b"/")?.split(|byte| *byte == b'/');
-        for component in components {
-            if matches!(component, b"" | b"." | b"..") {
-                return None;
-            }
-        }
-        let slash = file.iter().rposition(|byte| *byte == b'/')?;
-        let (directory, name) = (&file[..slash], &file[slash + 1..]);
+        let (directory, name) = clean_parts(file)?;
         let trusted = match self.declared.get(name) {
             Some(paths) => paths.iter().any(|path| path == file),
             None => SYSTEM_DIRECTORIES.contains(&directory),

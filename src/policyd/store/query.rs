@@ -13,6 +13,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
 use super::chain;
 use super::filter::{Filter, Plan};
+use super::recall::complete;
 use super::schema::number;
 use crate::pb::audit::v1::{
     AnswerMode, Ending, Exec, ExecChange, GateDecision, GivenAnswer, Session, ending,
@@ -73,7 +74,7 @@ pub(crate) fn page(
         let is_barren = step.execs.is_empty();
         for mut exec in step.execs {
             if want.arguments == Arguments::Read {
-                read_arguments(&transaction, &mut exec)?;
+                complete(&transaction, &mut exec)?;
             }
             let size = exec.encoded_len();
             if !page.execs.is_empty() && bytes + size > PAGE_BYTES {
@@ -254,7 +255,7 @@ pub(crate) fn changes(
         };
         let mut exec = exec(row)?;
         if want.arguments == Arguments::Read {
-            read_arguments(&transaction, &mut exec)?;
+            complete(&transaction, &mut exec)?;
         }
         bytes += exec.encoded_len();
         found.found.push(Change {
@@ -321,7 +322,7 @@ pub(crate) fn session(
     while let Some(row) = rows.next()? {
         let mut exec = exec(row)?;
         if want.arguments == Arguments::Read {
-            read_arguments(&transaction, &mut exec)?;
+            complete(&transaction, &mut exec)?;
         }
         size += exec.encoded_len();
         let position = number(exec.position);
@@ -339,57 +340,6 @@ pub(crate) fn session(
         })
     });
     Ok(found.map(|session| (session, page)))
-}
-
-fn read_arguments(connection: &Connection, exec: &mut Exec) -> rusqlite::Result<()> {
-    let payload: Option<Vec<u8>> = connection
-        .prepare_cached(
-            "SELECT e.payload FROM execs x JOIN events e
-                 ON e.session_id = x.session_id AND e.sequence = x.request_sequence
-             WHERE x.session_id = ?1 AND x.exec_id = ?2",
-        )?
-        .query_row((&exec.session_id, number(exec.exec_id)), |row| row.get(0))
-        .optional()?;
-    let event = payload
-        .and_then(|payload| v1::SessionRequest::decode(&payload[..]).ok())
-        .and_then(|request| request.event);
-    let request = match event {
-        Some(v1::session_request::Event::ExecRequested(request)) => Some(request),
-        Some(v1::session_request::Event::ExecReused(reused)) => reused.exec,
-        _ => None,
-    };
-    if let Some(request) = request {
-        exec.arguments = request.arguments;
-        exec.environment_names = request.environment_names;
-        exec.workdir_protection = request.workdir_protection;
-        exec.executable = request.executable;
-    }
-    exec.environment_difference = environment_difference(connection, exec)?;
-    Ok(())
-}
-
-fn environment_difference(
-    connection: &Connection,
-    exec: &Exec,
-) -> rusqlite::Result<Option<v1::EnvironmentDifference>> {
-    let payload: Option<Vec<u8>> = connection
-        .prepare_cached(
-            // A little behind the question, as a rule.
-            "SELECT e.payload FROM execs x JOIN events e
-                 ON e.session_id = x.session_id AND e.sequence > x.request_sequence
-             WHERE x.session_id = ?1 AND x.exec_id = ?2 AND x.action = 'escalate'
-                 AND e.kind = 'exec-decided' AND e.exec_id = x.exec_id
-             ORDER BY e.sequence LIMIT 1",
-        )?
-        .query_row((&exec.session_id, number(exec.exec_id)), |row| row.get(0))
-        .optional()?;
-    let event = payload
-        .and_then(|payload| v1::SessionRequest::decode(&payload[..]).ok())
-        .and_then(|request| request.event);
-    Ok(match event {
-        Some(v1::session_request::Event::ExecDecided(decided)) => decided.environment,
-        _ => None,
-    })
 }
 
 /// What [`exec`] reads. No path that the kernel takes is longer than 4,096 bytes: one that is gets cut.
@@ -455,6 +405,7 @@ fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
             .into(),
             approval_id: word("approval_id")?,
             decided_by: word("decided_by")?,
+            escalate: None,
         }),
     };
     let decision = match row.get::<_, Option<String>>("action")? {
@@ -522,6 +473,8 @@ fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
         executable: None,
         workdir_protection: 0,
         environment_difference: None,
+        redacted_arguments: Vec::new(),
+        session: None,
         answer,
         decision,
         withdrawal_reason: word("withdrawn")?,

@@ -1,0 +1,63 @@
+//! `execgate replay` and `execgate suggest`, of a directory, of exported lines, or by asking a policy service.
+
+use std::ffi::c_int;
+use std::io::{self, Write};
+
+use clap::Args;
+
+use super::Failure;
+use super::audit::RemoteRecord;
+use super::service::ServiceOptions;
+use crate::policyd::replay::{self, ReplayArgs, ReplayError, Source};
+use crate::policyd::suggest::{self, SuggestArgs};
+
+/// The command line of `replay`.
+#[derive(Debug, Args)]
+pub(super) struct ReplayArguments {
+    #[command(flatten)]
+    replay: ReplayArgs,
+
+    #[command(flatten)]
+    service: ServiceOptions,
+}
+
+fn failed(error: &ReplayError) -> Failure {
+    Failure::new(error).exiting(error.exit_code().into())
+}
+
+/// Works with the record that a service has, where one is named, and else with what the command line says.
+fn with_source<T>(
+    service: &ServiceOptions,
+    work: impl FnOnce(Source<'_>, &mut dyn Write) -> Result<T, ReplayError>,
+) -> Result<T, Failure> {
+    let out = &mut io::BufWriter::new(io::stdout());
+    let done = match service.caller()? {
+        Some(caller) => work(Source::Record(&mut RemoteRecord::new(caller)?), out),
+        None => work(Source::Named, out),
+    };
+    done.map_err(|error| failed(&error))
+}
+
+/// The command line of `suggest`.
+#[derive(Debug, Args)]
+pub(super) struct SuggestArguments {
+    #[command(flatten)]
+    suggest: SuggestArgs,
+
+    #[command(flatten)]
+    service: ServiceOptions,
+}
+
+pub(super) fn suggest(arguments: &SuggestArguments) -> Result<c_int, Failure> {
+    let answer = with_source(&arguments.service, |source, out| {
+        suggest::run(&arguments.suggest, source, out)
+    })?;
+    Ok(answer.exit_code().into())
+}
+
+pub(super) fn replay(arguments: &ReplayArguments) -> Result<c_int, Failure> {
+    let answer = with_source(&arguments.service, |source, out| {
+        replay::run(&arguments.replay, source, out)
+    })?;
+    Ok(answer.exit_code().into())
+}
