@@ -111,7 +111,8 @@ impl Search {
             "run" => record::Outcome::Run,
             "escalate" => record::Outcome::Escalate,
             "deny" => record::Outcome::Deny,
-            _ => return Err(bad("The verdict is run, escalate or deny.")),
+            "monitored" => record::Outcome::Monitored,
+            _ => return Err(bad("The verdict is run, escalate, deny or monitored.")),
         };
         let since = match self.since.as_str() {
             "" => None,
@@ -315,6 +316,7 @@ pub(super) async fn rules(State(console): State<Console>, _login: LoggedIn) -> J
     let rules = console.0.rules.borrow().clone();
     Json(json!({
         "revision": rules.revision(),
+        "error": *console.0.rules_fault.borrow(),
         "rules": rules.listing().iter().map(|rule| json!({
             "decision": rule.decision,
             "text": rule.text,
