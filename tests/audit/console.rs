@@ -79,13 +79,7 @@ fn who_isnt_logged_in_gets_the_page_alone() {
         assert!(!answer.contains("set-cookie"), "{answer}");
     }
     let other = format!("execgate={}", "0".repeat(64));
-    for cookie in [
-        "",
-        "execgate",
-        "execgate=",
-        &other,
-        "a=b;;=;execgate=\u{7f}",
-    ] {
+    for cookie in ["", "execgate", "execgate=", &other, "a=b;;=;execgate=%7f"] {
         for path in [
             "/api/me",
             "/api/events",
@@ -153,7 +147,8 @@ fn what_makes_no_sense_is_refused_with_what_is_wrong() {
         ("/api/sessions/x", 400),
         ("/api/sessions/%00", 400),
         (&*format!("/api/sessions/{}", "a".repeat(32)), 404),
-        ("/api/sessions", 200),
+        // That takes an operator.
+        ("/api/sessions", 403),
         ("/api/execs?limit=1000", 200),
     ] {
         let (status, answer) = get(&address, path, &cookie);
@@ -247,7 +242,7 @@ async fn event_streams_that_nobody_reads_hold_up_no_verdict_and_are_bounded() {
         stream.shutdown(std::net::Shutdown::Write).expect("closed");
     }
     let mut gate = place.gate(TWO).await;
-    for exec in 1..=2_000 {
+    for exec in 1..=500 {
         gate.ask(exec, "git status").await.expect("an answer");
     }
     gate.stored().await;

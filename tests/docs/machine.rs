@@ -141,8 +141,13 @@ impl Machine {
     /// What a command of a dialogue writes, in the end.
     fn say(&mut self, command: &str, shown: &[String], how: How) -> String {
         let began = Instant::now();
-        if how == How::Background {
-            let (name, _) = self.ask("start", command);
+        if let How::Background | How::Instead = how {
+            let what = if how == How::Instead {
+                "restart"
+            } else {
+                "start"
+            };
+            let (name, _) = self.ask(what, command);
             loop {
                 let output = self.output_of(&name);
                 if is_as_shown(shown, &output) || began.elapsed() > PATIENCE {

@@ -7,6 +7,7 @@
 # Then each line of standard input runs a file of commands in this shell, and is answered with a line:
 #   run NAME    in the foreground, its output in NAME.out; the answer is its status
 #   start NAME  in the background
+#   restart NAME  the same, once all in the background have been interrupted and have ended
 set -eu
 scratch=$1 repository=$2 execgate=$3 policyd=$4
 mount --make-rprivate /
@@ -32,11 +33,13 @@ cp -R "$repository"/examples "$repository"/proto "$repository"/docs "$scratch/ex
 cp "$repository/tests/docs/systemctl" "$scratch/bin/"
 ln -s systemctl "$scratch/bin/journalctl"
 cd "$scratch/execgate"
+git init --quiet
 export HOME="$scratch/home" PATH="$scratch/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 export LC_ALL=C.UTF-8 PAGES_PYTHON="$repository/target/python/bin/python"
 umask 022
 set +eu
 exec 3>&1
+page_groups=
 echo ready
 while read -r page_do page_name; do
     page_file="$scratch/blocks/$page_name"
@@ -48,9 +51,19 @@ while read -r page_do page_name; do
         trap - ERR
         printf 'done %s %s\n' "$page_status" "$page_failed" | head -n 1 >&3
         ;;
-    start)
+    start | restart)
+        if [ "$page_do" = restart ]; then
+            for page_group in $page_groups; do kill -s INT -- "-$page_group"; done
+            # shellcheck disable=SC2086 # words are what is meant
+            wait $page_groups
+            page_groups=
+        fi
+        # A group of its own, to be interrupted as a terminal does it.
+        set -m
         # shellcheck disable=SC1090
         ( exec 3>&-; . "$page_file" ) > "$page_file.out" 2>&1 < /dev/null &
+        page_groups="$page_groups $!"
+        set +m
         echo 'done 0' >&3
         ;;
     esac

@@ -21,7 +21,8 @@ use machine::Machine;
 use page::{Block, Content};
 
 /// Pages, with how many blocks of each aren't run.
-const PAGES: [(&str, usize); 5] = [
+const PAGES: [(&str, usize); 6] = [
+    ("README.md", 5),
     ("docs/operators.md", 1),
     ("docs/rules.md", 0),
     ("docs/auditors.md", 0),
@@ -46,6 +47,11 @@ fn follow(page: &str) {
     for block in &blocks {
         machine.follow(block);
     }
+}
+
+#[test]
+fn readme() {
+    follow("README.md");
 }
 
 #[test]
@@ -102,4 +108,34 @@ fn every_page_is_on_the_list() {
     listed.retain(|page| page.starts_with("docs"));
     listed.sort();
     assert_eq!(pages, listed);
+}
+
+/// The file that operators set the service up by has all of its options, by the variables that set them.
+#[test]
+fn the_annotated_configuration_has_every_option() {
+    let read = |path: &str| std::fs::read_to_string(repository().join(path)).expect("a file");
+    let (help, file) = (
+        read("tests/snapshots/help.txt"),
+        read("examples/systemd/execgate-policyd.conf"),
+    );
+    let of_help = |line: &str| {
+        let variable = line.split("[env: ").nth(1)?.split('=').next()?;
+        (variable.starts_with("EXECGATE_POLICYD_")).then(|| variable.to_owned())
+    };
+    let options: std::collections::BTreeSet<_> = help.lines().filter_map(of_help).collect();
+    assert!(options.len() > 15, "{options:?}");
+    for option in &options {
+        let has = |line: &str| {
+            line.trim_start_matches('#')
+                .starts_with(&format!("{option}="))
+        };
+        assert!(file.lines().any(has), "{option} isn't in it");
+    }
+    for line in file.lines() {
+        let Some((name, _)) = line.trim_start_matches('#').split_once('=') else {
+            continue;
+        };
+        let is_option = name.starts_with("EXECGATE_") && !name.contains(' ');
+        assert!(!is_option || options.contains(name), "there is no {name}");
+    }
 }

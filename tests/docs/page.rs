@@ -30,6 +30,8 @@ pub(crate) enum How {
     Once,
     /// In the background; the page goes on when what it shows is written.
     Background,
+    /// The same, once all in the background have been interrupted and have ended.
+    Instead,
     /// Again and again, until it writes what the page shows.
     Eventually,
 }
@@ -110,6 +112,7 @@ fn content(info: &str, line: usize) -> Content {
         ("sh", "") => Content::Commands,
         ("console", "") => Content::Dialogue(How::Once),
         ("console", "background") => Content::Dialogue(How::Background),
+        ("console", "instead") => Content::Dialogue(How::Instead),
         ("console", "eventually") => Content::Dialogue(How::Eventually),
         ("text", "") => Content::Text,
         ("python", _) if rest.is_empty() || path.is_some() => Content::File {

@@ -117,6 +117,8 @@ function one(place, state, id) {
     const last = execs.reduce((latest, exec) => Math.max(latest, exec.time + lasts(exec, now)), first + 1);
     const rows = make("div.rows.tree", { role: "tree", "aria-label": "Execs" });
     const selection = new Selection(rows, show);
+    rows.append(make("div.row.is-head", { "aria-hidden": "true" },
+      ["Verdict", "Command", "Status", "Waited, and ran", "Took"].map((word) => make("span", word))));
     rows.append(...ordered(execs).map(([exec, depth]) => make(
       "div.row", { role: "treeitem", "data-key": keyOf(exec), "aria-level": String(depth + 1), "--depth": String(depth), title: exec.reason || null },
       verdict(exec),
