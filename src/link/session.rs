@@ -601,6 +601,12 @@ impl Shared {
             }
             Ok(Answer::Terminated { reason }) => {
                 self.update(|state| state.heard(pb::Acknowledgement::None));
+                // Nothing may wait that would be denied with the reason: whoever started it reads it here.
+                tracing::warn!(
+                    session = %self.session.description.id,
+                    trace = self.trace().trace(),
+                    "the policy service ends this session: {reason:?}"
+                );
                 self.session.terminator.terminate(reason);
             }
             Err(broken) => {

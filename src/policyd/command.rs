@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use clap::{Parser, ValueEnum};
+use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
@@ -691,6 +692,7 @@ async fn serve(
                 approvals: Arc::clone(&operating.approvals),
                 sessions: Arc::clone(&operating.sessions),
                 rules: in_force.clone(),
+                rules_fault: sources.rules.fault(),
                 operators: operating.operators.clone(),
                 cookies: match sources.tls {
                     Some(_) => Cookies::Secure,
@@ -824,6 +826,7 @@ async fn serve(
         metrics: metrics.as_deref(),
     };
     announce(args.output, &started, out).map_err(PolicydError::Announce)?;
+    tell_systemd(NotifyState::Ready);
 
     let incoming = accept::connections(listener, demands, bounds, stopping.clone());
     let serving = router.serve_with_incoming_shutdown(
@@ -836,6 +839,7 @@ async fn serve(
         _ = terminations.recv() => tracing::info!("stopping at SIGTERM"),
         _ = interrupts.recv() => tracing::info!("stopping at SIGINT"),
     }
+    tell_systemd(NotifyState::Stopping);
     health
         .set_service_status("", ServingStatus::NotServing)
         .await;
@@ -909,6 +913,13 @@ struct Started<'a> {
     revision: &'a str,
     console: Option<&'a str>,
     metrics: Option<&'a str>,
+}
+
+/// Whether it serves, where systemd asks for that (`Type=notify`); elsewhere this does nothing.
+fn tell_systemd(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!("systemd isn't told whether this service is ready: {error}");
+    }
 }
 
 fn announce(

@@ -8,6 +8,7 @@
     reason = "clippy takes what tests call for something else than tests"
 )]
 
+mod console;
 mod kills;
 mod lists;
 mod operating;

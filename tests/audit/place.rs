@@ -164,7 +164,9 @@ fn start(directory: &Path, listen: &str, arguments: &[&str]) -> (Child, String) 
         }
         if let Ok(said) = serde_json::from_str::<serde_json::Value>(&line) {
             let text = |name: &str| said[name].as_str().unwrap_or_default().to_owned();
-            std::fs::write(directory.join("metrics"), text("metrics")).expect("a file");
+            for place in ["metrics", "console"] {
+                std::fs::write(directory.join(place), text(place)).expect("a file");
+            }
             return (child, text("listening"));
         }
         child.wait().expect("ended");

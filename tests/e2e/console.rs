@@ -3,7 +3,13 @@
 use std::path::Path;
 use std::process::Command;
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use execgate::model::EscalationDecision;
+
 use crate::gate::Gate;
+use crate::link_gate;
 use crate::machine::{self, Shell, available, in_shell};
 use crate::process::Running;
 
@@ -30,6 +36,10 @@ fn browser(gate: &Gate, scenario: &str, name: &str) -> Option<Running> {
     command
         .arg(machine::repository().join("tests/support/browser.py"))
         .args([scenario, &gate.console(), token.trim()]);
+    // Where what the page looks like is to be written, for people.
+    if let Some(screenshots) = std::env::var_os("CONSOLE_SCREENSHOTS") {
+        command.arg(screenshots);
+    }
     Some(Running::start(&mut command))
 }
 
@@ -90,12 +100,13 @@ fn whose_token_is_taken_away_is_logged_out() {
 fn an_auditor_sees_what_happens_and_decides_nothing() {
     in_shell("bash", |shell: &Shell| {
         let gate = Gate::with_console(shell, RULES, &["eve auditor"]);
-        gate.exec("/usr/bin/printf marker-that-runs").exits(0);
+        let running = gate.start("/usr/bin/printf marker-that-runs; /bin/sleep 600");
         let Some(mut browser) = browser(&gate, "auditor", "eve") else {
             return;
         };
         browser.wait_for("looked\n");
         browser.done().exits(0);
+        assert!(!running.is_over(), "an auditor ended a session");
     });
 }
 
@@ -111,6 +122,96 @@ fn thousands_of_execs_are_shown_as_they_come() {
             .exits(0);
         browser.tell("the-very-last");
         browser.wait_for("quick");
+        browser.done().exits(0);
+    });
+}
+
+/// What a minute is to have, and how long there is between two.
+const MINUTE: u64 = 10_000;
+const BETWEEN: Duration = Duration::from_millis(6);
+
+/// Asks about so many execs, by a gate's own client, and tells how they ended.
+fn feed(url: String, execs: std::ops::RangeInclusive<u64>) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(async {
+            let session = u8::try_from(execs.start() % 251).expect("a byte");
+            let gate = Arc::new(link_gate::Gate::with_session(&url, session, |_| {}));
+            let mut pace = tokio::time::interval(BETWEEN);
+            let mut asking = tokio::task::JoinSet::new();
+            for number in execs {
+                pace.tick().await;
+                let mut exec = link_gate::exec_of(number);
+                exec.argv = vec!["git".into(), format!("number-{number}-").into()];
+                let gate = Arc::clone(&gate);
+                asking.spawn(async move {
+                    let verdict = gate.ask_about(exec).verdict().await;
+                    assert_eq!(verdict.decision, EscalationDecision::Run);
+                    gate.tell(number);
+                });
+            }
+            while let Some(asked) = asking.join_next().await {
+                asked.expect("a verdict");
+            }
+            gate.end();
+        });
+    })
+}
+
+#[test]
+fn ten_thousand_execs_a_minute_leave_the_page_quick_and_small() {
+    in_shell("bash", |shell: &Shell| {
+        let gate = Gate::with_console(shell, RULES, &["ada"]);
+        let Some(mut browser) = browser(&gate, "flood", "ada") else {
+            return;
+        };
+        browser.wait_for("logged-in\n");
+        // More than the page keeps, before it is looked at first.
+        let first = feed(gate.url().to_owned(), 1..=MINUTE * 6 / 10);
+        first.join().expect("a feeder");
+        let second = feed(gate.url().to_owned(), MINUTE * 6 / 10 + 1..=MINUTE);
+        browser.tell(&format!("number-{}-", MINUTE * 6 / 10 + 77));
+        browser.wait_for("half-seen\n");
+        second.join().expect("a feeder");
+        browser.tell(&format!("number-{MINUTE}-"));
+        browser.wait_for("bounded");
+        browser.done().exits(0);
+    });
+}
+
+#[test]
+fn rules_that_cannot_be_used_are_told_of_until_they_can() {
+    in_shell("bash", |shell: &Shell| {
+        let gate = Gate::with_console(shell, RULES, &["ada"]);
+        let Some(mut browser) = browser(&gate, "broken", "ada") else {
+            return;
+        };
+        browser.wait_for("logged-in\n");
+        gate.write_rules("prefix_rule(['rm'], 'denied')\n");
+        browser.wait_for("told\n");
+        gate.policyd(|policyd| policyd.wait_for_log("can't be used"));
+        gate.exec("/bin/true").exits(0);
+        gate.write_rules(RULES);
+        browser.wait_for("mended\n");
+        browser.done().exits(0);
+    });
+}
+
+#[test]
+fn an_operator_ends_a_session_and_is_asked_before() {
+    in_shell("bash", |shell: &Shell| {
+        let gate = Gate::with_console(shell, RULES, &["ada"]);
+        let running = gate.start("/bin/sleep 600; /bin/echo went-on");
+        let Some(mut browser) = browser(&gate, "ending", "ada") else {
+            return;
+        };
+        browser.wait_for("asked\n");
+        assert!(!running.is_over(), "it ended before that was confirmed");
+        browser.tell("go on");
+        browser.wait_for("ended\n");
+        let done = running.done();
+        assert!(done.errors().contains("runs wild, 123"), "{done}");
+        assert!(!done.output().contains("went-on"), "{done}");
         browser.done().exits(0);
     });
 }

@@ -29,6 +29,9 @@ mod help;
 mod identity;
 mod journal;
 mod judged;
+#[path = "../link/gate.rs"]
+#[allow(dead_code, reason = "the tests of the link use the rest")]
+mod link_gate;
 mod logs;
 mod machine;
 mod metrics;

@@ -119,6 +119,14 @@ class Browser:
         actions = [{"type": "keyDown", "value": key}, {"type": "keyUp", "value": key}]
         self.ask("POST", self.session + "/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
 
+    def command(self, name, **parameters):
+        return self.ask("POST", self.session + "/goog/cdp/execute", {"cmd": name, "params": parameters})
+
+    def heap(self):
+        """Bytes that the page's scripts hold."""
+        self.command("HeapProfiler.collectGarbage")
+        return self.command("Runtime.getHeapUsage")["usedSize"]
+
     def log(self):
         return "\n".join(entry["message"] for entry in self.ask("POST", self.session + "/se/log", {"type": "browser"}))
 
@@ -187,8 +195,16 @@ def approve(browser, url, token):
     browser.screenshot("rules")
     browser.press("4")
     browser.sees(".row .command", "marker-that-runs")
+    browser.write("input[name=program]", "rm")
+    browser.press("Enter")
+    browser.until("only rm is found", "return [...document.querySelectorAll('.row .command')].every("
+                  "command => command.innerText.includes('rm x'))")
+    browser.sees(".row .verdict", "deny")
+    browser.screenshot("history")
+    browser.run("document.activeElement.blur()")
     browser.press("3")
     browser.sees(".sessions .row", "live")
+    browser.screenshot("sessions")
     browser.press("j")
     browser.press("Enter")
     browser.sees(".tree .row .command", "marker-that-waits")
@@ -220,12 +236,23 @@ def auditor(browser, url, token):
     """An auditor sees what happens, and can't decide."""
     log_in(browser, url, token)
     browser.sees(".row .command", "marker-that-runs")
-    browser.run("location.hash = 'sessions'")
+    browser.sees(".row .command", "sleep")
+    browser.press("3")
+    browser.sees(".sessions .row", "sleep")
+    browser.screenshot("auditor-sessions")
+    browser.press("j")
+    browser.press("Enter")
+    browser.sees(".tree .row .command", "sleep")
     assert not browser.run("return document.querySelector('.approve, .refuse')")
-    status = browser.run(
-        "return fetch('/api/approvals/x', {method: 'POST', headers: {'content-type': 'application/json'}, "
-        "body: '{\"decision\": \"approve\"}'}).then(answer => answer.status)")
-    assert status == 403, status
+    session = browser.run("return location.hash.split('/')[1]")
+    asked = {"approvals/x": '{"decision": "approve"}', f"sessions/{session}/terminate": '{"reason": ""}'}
+    failed = browser.run("return [...document.querySelectorAll('.error')].map(element => element.innerText).join('')")
+    assert not failed, failed
+    for path, body in asked.items():
+        status = browser.run(
+            "return fetch('/api/' + arguments[0], {method: 'POST', headers: {'content-type': 'application/json'}, "
+            "body: arguments[1]}).then(answer => answer.status)", path, body)
+        assert status == 403, (path, status)
     say("looked")
 
 
@@ -244,11 +271,99 @@ def busy(browser, url, token):
     say(f"quick {time.monotonic() - started:.1f}")
 
 
+def flood(browser, url, token):
+    """10,000 execs a minute: what is drawn and kept is bounded, the newest shows, a filter finds, keys do."""
+    log_in(browser, url, token)
+    say("logged-in")
+    half = heard()
+    browser.write("input[type=search]", half)
+    browser.sees(".row .command", half)
+    # What matches is the one command, and those of which it is the beginning.
+    shown = browser.run("return [...document.querySelectorAll('.row .command')].map(element => element.innerText)")
+    assert all(half in command for command in shown), shown
+    browser.run("const field = document.querySelector('input[type=search]'); field.value = ''; "
+                "field.dispatchEvent(new Event('input')); field.blur()")
+    early = browser.heap()
+    say("half-seen")
+    # The list goes on while somebody looks at one of its rows, and stands still while they are further down.
+    browser.press("j")
+    browser.sees(".detail", "Session")
+    browser.press("Escape")
+    browser.run("document.getElementById('view').scrollTop = 2000")
+    browser.sees(".newer", "Newer ones")
+    first = browser.run("return document.querySelector('[data-key]').dataset.key")
+    time.sleep(1)
+    assert first == browser.run("return document.querySelector('[data-key]').dataset.key"), "the list moves"
+    browser.click(".newer")
+    browser.sees_none(".newer")
+    last = heard()
+    browser.sees(".row .command", last)
+    rows = browser.run("return document.querySelectorAll('.row').length")
+    assert rows <= 301, rows
+    elements = browser.run("return document.querySelectorAll('*').length")
+    assert elements < 4000, elements
+    late = browser.heap()
+    assert late < 1.5 * early, f"{early} bytes after half of the execs, {late} in the end"
+    browser.screenshot("busy")
+    browser.press("5")
+    browser.sees(".rules .row .waited", "10000")
+    say(f"bounded: {rows} rows, {elements} elements, {early >> 10} and {late >> 10} KiB")
+
+
+def broken(browser, url, token):
+    """Rules that can't be used are told of, and what is told goes away with them."""
+    log_in(browser, url, token)
+    browser.sees_none("#rules-error")
+    say("logged-in")
+    browser.sees("#rules-error", "!")
+    browser.press("5")
+    browser.sees(".fault", "rules.star")
+    browser.screenshot("broken-rules")
+    browser.size(390, 780)
+    browser.fits()
+    browser.screenshot("broken-rules-phone")
+    browser.size(1360, 820)
+    say("told")
+    browser.sees_none("#rules-error")
+    browser.sees_none(".fault")
+    say("mended")
+
+
+def ending(browser, url, token):
+    """A session is ended, once it is said again that it should be."""
+    log_in(browser, url, token)
+    browser.press("3")
+    browser.sees(".sessions .row", "live")
+    browser.press("j")
+    browser.press("Enter")
+    browser.sees(".card .refuse", "End this session")
+    browser.click(".card > .refuse")
+    browser.sees("dialog", "can't be undone")
+    browser.screenshot("ending")
+    browser.size(390, 780)
+    browser.screenshot("ending-phone")
+    browser.size(1360, 820)
+    browser.press("Escape")
+    browser.sees_none("dialog")
+    browser.sees(".card .refuse", "End this session")
+    browser.click(".card > .refuse")
+    browser.write("dialog input", "runs wild, 123")
+    assert browser.run("return location.hash.startsWith('#sessions/')"), "a key of the dialog changed the view"
+    say("asked")
+    heard()
+    browser.click("dialog .refuse")
+    browser.sees(".facts", "Ended")
+    browser.sees_none(".card > .refuse")
+    browser.screenshot("ended")
+    say("ended")
+
+
 def main():
     scenario, url, token = sys.argv[1:4]
     browser = Browser(sys.argv[4] if len(sys.argv) > 4 else None)
     try:
-        {"approve": approve, "revoked": revoked, "auditor": auditor, "busy": busy}[scenario](browser, url, token)
+        scenarios = [approve, revoked, auditor, busy, flood, broken, ending]
+        {each.__name__: each for each in scenarios}[scenario](browser, url, token)
     finally:
         browser.close()
 

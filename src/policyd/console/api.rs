@@ -112,7 +112,12 @@ impl Search {
             "escalate" => record::Outcome::Escalate,
             "deny" => record::Outcome::Deny,
             "pending" => record::Outcome::Pending,
-            _ => return Err(bad("The verdict is run, escalate, deny or pending.")),
+            "monitored" => record::Outcome::Monitored,
+            _ => {
+                return Err(bad(
+                    "The verdict is run, escalate, deny, pending or monitored.",
+                ));
+            }
         };
         let since = match self.since.as_str() {
             "" => None,
@@ -316,6 +321,7 @@ pub(super) async fn rules(State(console): State<Console>, _login: LoggedIn) -> J
     let rules = console.0.rules.borrow().clone();
     Json(json!({
         "revision": rules.revision(),
+        "error": *console.0.rules_fault.borrow(),
         "rules": rules.listing().iter().map(|rule| json!({
             "decision": rule.decision,
             "text": rule.text,

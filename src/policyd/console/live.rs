@@ -93,6 +93,7 @@ impl Page {
         flush.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut look = tokio::time::interval(STATUS_INTERVAL);
         let stopping = self.console.0.stopping.clone();
+        let mut rules_fault = self.console.0.rules_fault.clone();
         loop {
             let told = tokio::select! {
                 change = next(&mut execs), if gathered.len() < GATHERED => match change {
@@ -118,6 +119,7 @@ impl Page {
                     if execs.is_empty() { Ok(()) } else { self.send("execs", &Value::Array(execs)).await }
                 }
                 _ = look.tick() => self.send("status", &self.status()).await,
+                Ok(()) = rules_fault.changed() => self.send("status", &self.status()).await,
                 () = self.sender.closed() => Err(Over),
                 () = stopping.cancelled() => Err(Over),
             };
@@ -128,7 +130,10 @@ impl Page {
     }
 
     fn status(&self) -> Value {
-        json!({ "revision": self.console.0.rules.borrow().revision() })
+        json!({
+            "revision": self.console.0.rules.borrow().revision(),
+            "rules_error": *self.console.0.rules_fault.borrow(),
+        })
     }
 
     async fn send(&self, name: &str, value: &Value) -> Result<(), Over> {

@@ -21,10 +21,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::DefaultBodyLimit;
-use axum::http::{HeaderName, HeaderValue, Request};
-use axum::middleware;
-use axum::response::Response;
+use axum::http::{HeaderName, HeaderValue, Request, StatusCode};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -38,12 +39,15 @@ use super::operators::Operator;
 use super::rules::Rules;
 use super::sessions::SessionsService;
 use super::tokens::Tokens;
+use api::Problem;
 use login::Logins;
 
 /// Largest request, in bytes.
 const MAX_BODY: usize = 64 << 10;
 /// How long a request's head may take.
 const HEAD_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the rest of a request, and what it asks for, may take before an answer begins.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
 /// What every answer says of itself: nothing from elsewhere, nothing inline, in no frame.
 const HEADERS: [(HeaderName, HeaderValue); 6] = [
     (
@@ -85,6 +89,7 @@ struct Inner {
     approvals: Arc<Approvals>,
     sessions: Arc<SessionsService>,
     rules: watch::Receiver<Arc<Rules>>,
+    rules_fault: watch::Receiver<Option<String>>,
     operators: watch::Receiver<Arc<Tokens<Operator>>>,
     logins: Logins,
     cookies: Cookies,
@@ -107,6 +112,8 @@ pub(super) struct Parts {
     pub(super) approvals: Arc<Approvals>,
     pub(super) sessions: Arc<SessionsService>,
     pub(super) rules: watch::Receiver<Arc<Rules>>,
+    /// Why what the rules' files hold now isn't in force, if it isn't.
+    pub(super) rules_fault: watch::Receiver<Option<String>>,
     pub(super) operators: watch::Receiver<Arc<Tokens<Operator>>>,
     pub(super) cookies: Cookies,
     pub(super) stopping: CancellationToken,
@@ -119,6 +126,7 @@ impl Console {
             approvals: parts.approvals,
             sessions: parts.sessions,
             rules: parts.rules,
+            rules_fault: parts.rules_fault,
             operators: parts.operators,
             logins: Logins::default(),
             cookies: parts.cookies,
@@ -140,6 +148,7 @@ impl Console {
             .route("/api/rules", get(api::rules))
             .fallback(assets::asset)
             .layer(middleware::from_fn(login::same_origin))
+            .layer(middleware::from_fn(in_time))
             .layer(middleware::map_response(with_headers))
             .layer(DefaultBodyLimit::max(MAX_BODY))
             .with_state(self)
@@ -178,6 +187,15 @@ async fn serve_one(connection: Connection, router: Router, stopping: Cancellatio
     if let Err(error) = ended {
         tracing::debug!("a connection of the console: {error}");
     }
+}
+
+/// Whoever sends half of a request, and no more, doesn't keep a connection by that.
+async fn in_time(request: Request<Body>, next: Next) -> Response {
+    let answer = tokio::time::timeout(ANSWER_PATIENCE, next.run(request)).await;
+    answer.unwrap_or_else(|_| {
+        let reason = "The request, or what it asks for, takes too long.";
+        Problem::new(StatusCode::REQUEST_TIMEOUT, reason).into_response()
+    })
 }
 
 async fn with_headers(mut response: Response) -> Response {

@@ -52,6 +52,10 @@ fn labels(labels: &HashMap<String, String>) -> Vec<(&String, &String)> {
 pub(super) fn exec(exec: &record::Exec) -> Value {
     let decision = exec.decision.clone().unwrap_or_default();
     let ending = exec.ending.clone().unwrap_or_default();
+    let monitored = exec
+        .answer
+        .as_ref()
+        .filter(|answer| answer.mode() == record::AnswerMode::Monitored);
     let name = exec.program.rsplit(|byte| *byte == b'/').next();
     let (mut exit_code, mut signal, mut start_error) = (None, None, None);
     match &ending.status {
@@ -70,6 +74,7 @@ pub(super) fn exec(exec: &record::Exec) -> Value {
         "program_name": name.and_then(path),
         "workdir": path(&exec.workdir),
         "verdict": set(&decision.verdict),
+        "would": monitored.map(|answer| &answer.verdict),
         "withdrawn": set(&exec.withdrawal_reason),
         "code": set(&decision.code),
         "reason": set(&decision.reason),

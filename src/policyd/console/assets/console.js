@@ -54,6 +54,7 @@ function hear() {
     },
     status: (status) => {
       by("rules-error").hidden = !status.rules_error;
+      by("rules-error").title = status.rules_error ?? "";
     },
   });
 }
@@ -116,7 +117,7 @@ by("theme").addEventListener("click", () => {
 document.addEventListener("logged-out", () => state.me && logOut("Your login has ended."));
 addEventListener("hashchange", route);
 addEventListener("keydown", (event) => {
-  if (!state.me || event.ctrlKey || event.metaKey || event.altKey || by("keys").open) return;
+  if (!state.me || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (event.target.matches("input, select, textarea")) {
     if (event.key === "Escape") event.target.blur();
     return;

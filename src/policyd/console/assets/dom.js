@@ -35,6 +35,8 @@ export function facts(entries) {
 /** The coloured word for what became of an exec. */
 export function verdict(exec) {
   const word = exec.verdict ?? (exec.withdrawn ? "withdrawn" : "waiting");
+  // A rule that is only monitored: what would have been, were it enforced.
+  if (exec.would) return make(`span.verdict.${exec.would}.is-monitored`, { title: `It is ${word}; rules that are only monitored say ${exec.would}` }, `(${exec.would})`);
   return make(`span.verdict.${word}`, word);
 }
 

@@ -16,7 +16,7 @@ const FIELDS = [
 export function history(place) {
   const inputs = FIELDS.map(([name, words]) => make("input", { type: "search", name, placeholder: words, "aria-label": words }));
   const verdicts = make("select", { name: "verdict", "aria-label": "Verdict" },
-    ["", "run", "escalate", "deny"].map((word) => make("option", { value: word }, word || "any verdict")));
+    ["", "run", "escalate", "deny", "monitored"].map((word) => make("option", { value: word }, word || "any verdict")));
   const since = make("select", { name: "since", "aria-label": "Since" },
     [["", "any time"], ["900", "15 minutes"], ["3600", "an hour"], ["86400", "a day"], ["604800", "a week"]].map(([value, words]) => make("option", { value }, words)));
   const rows = make("div.rows", { role: "listbox", "aria-label": "Execs, the latest first" });

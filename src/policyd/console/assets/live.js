@@ -6,6 +6,10 @@ import { Selection, execDetail, execHead, execRow, keyOf, matcher } from "./list
 /** Most execs that are kept; and most rows that are shown, which is what a browser draws in time. */
 const KEPT = 5000;
 const SHOWN = 300;
+/** Between two drawings, in milliseconds: quicker than that nobody reads. */
+const PACE = 250;
+/** How far down somebody reads, in pixels. */
+const READING = 40;
 
 /** The latest execs, by key, in the order in which they came. */
 export class Recent {
@@ -39,6 +43,7 @@ export function live(place, state) {
   let paused = null;
   let dirty = true;
   let only = null;
+  let drawn = 0;
   const filter = make("input", {
     type: "search", placeholder: "Filter: words, session:3f2a, gate:ci, rule:push, code:timed-out", "aria-label": "Filter",
     value: state.filter ?? "", oninput: () => { state.filter = filter.value; draw(); },
@@ -53,10 +58,15 @@ export function live(place, state) {
       } }, word)),
   );
   const pause = make("button", { onclick: toggle, title: "p" }, "Pause");
+  // Who has scrolled down reads: nothing moves there until they go back to the top.
+  const view = place.parentElement;
+  const newer = make("button.newer", { hidden: true, onclick: () => { view.scrollTop = 0; draw(); } }, "Newer ones ↑");
+  const reads = () => view.scrollTop > READING;
+  view.onscroll = () => { if (place.isConnected && !newer.hidden && !reads()) draw(); };
   const rows = make("div.rows", { role: "listbox", "aria-label": "Execs, the latest first" });
   const split = make("div.split", rows);
   const selection = new Selection(rows, (key) => show(key));
-  place.append(make("div.toolbar", filter, chips, pause), split);
+  place.append(make("div.toolbar", filter, chips, pause), newer, split);
 
   function toggle() {
     paused = paused ? null : new Map(state.recent.execs);
@@ -73,6 +83,8 @@ export function live(place, state) {
 
   function draw() {
     dirty = false;
+    drawn = Date.now();
+    newer.hidden = true;
     const matches = matcher(filter.value);
     const chosen = [];
     for (const exec of [...(paused ?? state.recent.execs).values()].reverse()) {
@@ -90,11 +102,20 @@ export function live(place, state) {
 
   draw();
   return {
-    // Drawn at most as often as the screen, and never behind a tab that isn't seen.
+    // Never behind a tab that isn't seen.
     execs: () => {
       if (paused || dirty) return;
+      if (reads()) {
+        newer.hidden = false;
+        return;
+      }
       dirty = true;
-      requestAnimationFrame(() => place.isConnected && dirty && (draw(), selection.key && show(selection.key)));
+      const wait = Math.max(0, drawn + PACE - Date.now());
+      setTimeout(() => requestAnimationFrame(() => {
+        if (!place.isConnected || !dirty) return;
+        draw();
+        if (selection.key) show(selection.key);
+      }), wait);
     },
     key: (key) => {
       if (key === "/") filter.focus();

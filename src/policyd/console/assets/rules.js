@@ -17,6 +17,10 @@ export function rules(place) {
       return;
     }
     place.replaceChildren(
+      answer.error ? make("section.card.fault", { role: "alert" },
+        make("h2", "The rules' files hold what can't be used"),
+        make("p", "What is below, the last good rules, stays in force until the files are right:"),
+        make("pre.command", answer.error)) : "",
       make("section", make("h2", "In force"), facts([
         ["Revision", make("code", answer.revision)],
       ])),

@@ -5,7 +5,49 @@ import { duration, ending, facts, make, time, toast, verdict } from "./dom.js";
 import { Selection, execDetail, keyOf } from "./list.js";
 
 export function sessions(place, state, id) {
-  return id ? one(place, state, id) : all(place, state);
+  if (id) return one(place, state, id);
+  return state.me.may_operate ? all(place, state) : seen(place, state);
+}
+
+/** What an auditor may know of sessions that go on: those of the latest execs, and what they did last. */
+function seen(place, state) {
+  const rows = make("div.rows.sessions", { role: "listbox", "aria-label": "Sessions" });
+  const selection = new Selection(rows, (key) => { if (key) location.hash = `#sessions/${key}`; });
+  const again = setInterval(() => place.isConnected ? draw() : clearInterval(again), 3000);
+  place.append(rows);
+
+  function draw() {
+    const latest = new Map();
+    for (const exec of state.recent.execs.values()) {
+      const session = latest.get(exec.session) ?? { count: 0 };
+      latest.delete(exec.session);
+      latest.set(exec.session, { exec, count: session.count + 1 });
+    }
+    rows.replaceChildren(
+      make("div.row.is-head", { "aria-hidden": "true" }, ["Verdict", "Latest command", "Session", "Gate", "Execs"].map((word) => make("span", word))),
+      ...[...latest.values()].reverse().map(({ exec, count }) => make(
+        "div.row", { role: "option", "data-key": exec.session },
+        verdict(exec),
+        make("span.command", exec.command),
+        make("span.rule", make("code", exec.session.slice(0, 12))),
+        make("span.rule", exec.gate ?? ""),
+        make("span.waited", String(count)),
+      )),
+      ...(latest.size ? [] : [make("p.empty", "No session has asked lately. Earlier ones are in History.")]),
+    );
+    selection.mark();
+  }
+  draw();
+  return { key: (key) => chooses(selection, key) };
+}
+
+/** Keys of a list of sessions. */
+function chooses(selection, key) {
+  if (key === "j" || key === "ArrowDown") selectNext(selection, 1);
+  else if (key === "k" || key === "ArrowUp") selectNext(selection, -1);
+  else if (key === "Enter" && selection.key) location.hash = `#sessions/${selection.key}`;
+  else return false;
+  return true;
 }
 
 function all(place, state) {
@@ -38,15 +80,7 @@ function all(place, state) {
     selection.mark();
   }
   draw();
-  return {
-    key: (key) => {
-      if (key === "j" || key === "ArrowDown") selectNext(selection, 1);
-      else if (key === "k" || key === "ArrowUp") selectNext(selection, -1);
-      else if (key === "Enter" && selection.key) location.hash = `#sessions/${selection.key}`;
-      else return false;
-      return true;
-    },
-  };
+  return { key: (key) => chooses(selection, key) };
 }
 
 // Moving over sessions doesn't open them.
@@ -62,6 +96,11 @@ function one(place, state, id) {
   place.append(make("p", make("a", { href: "#sessions" }, "← Sessions")), split);
   let loaded = null;
   let waiting = false;
+  // Its end is no exec, so nothing tells of it.
+  const again = setInterval(() => {
+    if (!place.isConnected || loaded?.session.ended) clearInterval(again);
+    else if (!keys.selection?.key && !document.querySelector("dialog[open]")) draw();
+  }, 3000);
 
   async function draw() {
     waiting = false;
@@ -73,22 +112,25 @@ function one(place, state, id) {
       return;
     }
     const { session, execs, truncated } = loaded;
-    const first = session.started ?? execs[0]?.time ?? 0;
-    const last = Math.max(first + 1, ...execs.map((exec) => exec.time + (exec.waited ?? 0) + (exec.elapsed ?? 0)));
+    const now = session.ended ?? Date.now() + state.clockAhead;
+    const first = Math.min(session.started ?? now, execs[0]?.time ?? now);
+    const last = execs.reduce((latest, exec) => Math.max(latest, exec.time + lasts(exec, now)), first + 1);
     const rows = make("div.rows.tree", { role: "tree", "aria-label": "Execs" });
     const selection = new Selection(rows, show);
+    rows.append(make("div.row.is-head", { "aria-hidden": "true" },
+      ["Verdict", "Command", "Status", "Waited, and ran", "Took"].map((word) => make("span", word))));
     rows.append(...ordered(execs).map(([exec, depth]) => make(
       "div.row", { role: "treeitem", "data-key": keyOf(exec), "aria-level": String(depth + 1), "--depth": String(depth), title: exec.reason || null },
       verdict(exec),
       make("span.command", exec.command),
       make("span.waited", ending(exec)),
-      bar(exec, first, last),
+      bar(exec, first, last, now),
       make("span.waited", duration(exec.elapsed)),
     )));
     if (!execs.length) rows.append(make("p.empty", "It hasn't asked for anything yet."));
     const end = session.ended || !state.me.may_operate
       ? null
-      : make("button.refuse", { onclick: () => terminate(id) }, "End this session");
+      : make("button.refuse", { onclick: () => terminate(id, draw) }, "End this session");
     split.replaceChildren(make("div", make("section.card", make("h2.command", session.command || id), facts([
       ["Session", make("code", id)],
       ["Gate", [session.gate, session.hostname].filter(Boolean).join(" on ")],
@@ -131,16 +173,29 @@ function one(place, state, id) {
   return keys;
 }
 
-async function terminate(id) {
-  const reason = prompt("End this session, with all that runs in it? The reason is told to its owner.");
-  if (reason === null) return;
-  try {
-    await post(`/api/sessions/${encodeURIComponent(id)}/terminate`, { reason });
-    toast("The session ends.");
-  } catch (error) {
-    if (!(error instanceof Refused)) throw error;
-    toast(error.message);
-  }
+/** Asks once more, and for a reason, before a session is ended. */
+function terminate(id, ended) {
+  const reason = make("input", { placeholder: "Why: its owner is told", "aria-label": "Reason", maxlength: "1024" });
+  const dialog = make("dialog.card.question", make("form", { method: "dialog" },
+    make("h2", "End this session?"),
+    make("p", "All that runs in it is ended, and what it still asks for is denied. That can't be undone."),
+    reason,
+    make("div.answer", make("button.refuse", { type: "submit", value: "end" }, "End the session"),
+      make("button", { type: "button", onclick: () => dialog.close() }, "Keep it"))));
+  dialog.addEventListener("close", async () => {
+    dialog.remove();
+    if (dialog.returnValue !== "end") return;
+    try {
+      await post(`/api/sessions/${encodeURIComponent(id)}/terminate`, { reason: reason.value });
+      toast("The session ends.");
+      ended();
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      toast(error.message);
+    }
+  });
+  document.body.append(dialog);
+  dialog.showModal();
 }
 
 /** Execs, each below the one that it descends from, with how deep it is. */
@@ -162,7 +217,20 @@ function ordered(execs) {
   return result;
 }
 
-function bar(exec, first, last) {
+/** How long an exec waited for its verdict, in milliseconds; what waits does so until now. */
+function waited(exec, now) {
+  return exec.waited ?? (exec.verdict || exec.withdrawn ? 0 : Math.max(0, now - exec.time));
+}
+
+/** How long it waited and ran; what runs does so until now. */
+function lasts(exec, now) {
+  const runs = exec.verdict === "run" || exec.verdict === "escalate";
+  const has_ended = exec.exit_code != null || exec.signal != null || exec.start_error;
+  const waits = waited(exec, now);
+  return waits + (exec.elapsed ?? (runs && !has_ended ? Math.max(0, now - exec.time - waits) : 0));
+}
+
+function bar(exec, first, last, now) {
   const share = (milliseconds) => `${(100 * milliseconds) / (last - first)}%`;
   const begins = Math.max(0, exec.time - first);
   const part = (kind, from, length) => {
@@ -171,7 +239,7 @@ function bar(exec, first, last) {
     line.style.width = share(length);
     return line;
   };
-  const waited = exec.waited ?? 0;
+  const waits = waited(exec, now);
   return make("span.span", { "aria-hidden": "true" },
-    part("waiting", begins, waited), part(exec.verdict ?? "withdrawn", begins + waited, exec.elapsed ?? 0));
+    part("waiting", begins, waits), part(exec.verdict ?? "withdrawn", begins + waits, lasts(exec, now) - waits));
 }
