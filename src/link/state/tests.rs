@@ -389,6 +389,7 @@ impl Model {
                 (sequence, sequence)
             }
             ToSend::Lost { first, last } => (first, last),
+            ToSend::Later(_) => unreachable!("the state itself gathers nothing"),
             ToSend::Wait => {
                 assert!(!self.ended);
                 return false;

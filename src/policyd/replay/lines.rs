@@ -193,6 +193,8 @@ fn answer(value: Option<&Value>) -> Result<Option<GivenAnswer>, String> {
         answer_count: fields.number("times")?,
         mode: mode.into(),
         escalate: fields.get("escalate").map(escalate).transpose()?,
+        approval_id: fields.text("approval")?,
+        decided_by: fields.text("decided_by")?,
         answer_time: None,
     }))
 }
