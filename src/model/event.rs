@@ -23,7 +23,7 @@ pub enum SessionEvent {
         /// When.
         at: SystemTime,
     },
-    /// The gate acted on an exec.
+    /// The gate acts on an exec: its answer leaves next.
     ExecDecided {
         /// The exec.
         exec: ExecId,

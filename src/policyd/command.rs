@@ -50,10 +50,12 @@ use crate::transport::CredentialError;
 /// Finds connections that died silently.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Flow control windows of HTTP/2, in bytes. The protocol's own 64 KiB make a large argument list
-/// take many round trips.
-const STREAM_WINDOW: u32 = 2 << 20;
-const CONNECTION_WINDOW: u32 = 8 << 20;
+/// Flow control windows of HTTP/2, in bytes: what of a call, and of a connection, may have been sent and not yet
+/// been read. The protocol's own 64 KiB make a large argument list take many round trips; and as each of a gate's
+/// 2,048 calls may leave all of its window unread, for as long as the gate reads no answers, twice as much costs
+/// twice the memory. With this, 2 MiB of arguments take eight round trips, and those calls 512 MiB.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Most calls of one connection.
 const MAX_STREAMS: u32 = 2_048;
 /// Most bytes of one call's headers: a token, and what proxies add.
@@ -763,6 +765,8 @@ async fn serve(
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        // It would let both grow.
+        .http2_adaptive_window(Some(false))
         .max_concurrent_streams(MAX_STREAMS)
         .http2_max_header_list_size(MAX_HEADERS)
         .http2_max_pending_accept_reset_streams(Some(MAX_RESET_STREAMS))

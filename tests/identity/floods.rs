@@ -203,3 +203,185 @@ async fn calls_that_are_opened_and_given_up_at_once() {
     })
     .await;
 }
+
+/// A connection whose calls may be answered no more than a few bytes before they are read.
+async fn connect_and_read_nothing(address: &str) -> Channel {
+    tonic::transport::Endpoint::from_shared(format!("http://{address}"))
+        .expect("an address")
+        .initial_stream_window_size(256)
+        .connect()
+        .await
+        .expect("a connection")
+}
+
+#[tokio::test]
+async fn calls_that_send_on_while_the_service_can_not_answer_them() {
+    const CONNECTIONS: usize = 16;
+    const CALLS: usize = 4;
+    /// What the service may grow by, in KiB: half of what these calls would park if each had 2 MiB.
+    const GROWTH_KIB: u64 = 64 << 10;
+    scenario(async {
+        let place = Place::new();
+        let tokens = place.tokens(&[("greedy", "g"), ("modest", "m")]);
+        let service = place.serve(&[&"--tokens", &tokens]);
+        let before = service.resident_kib();
+        let mut calls = Vec::new();
+        let mut flood = tokio::task::JoinSet::new();
+        for connection in 0..CONNECTIONS {
+            let channel = connect_and_read_nothing(&service.address).await;
+            for number in 0..CALLS {
+                let call = Call::open(channel.clone(), Some("g"))
+                    .await
+                    .expect("a call");
+                let events = call.events.clone();
+                calls.push(call);
+                flood.spawn(async move {
+                    let session = session(connection * CALLS + number + 1);
+                    let mut event = started(&session, None);
+                    for sequence in 1.. {
+                        let request = v1::SessionRequest {
+                            sequence,
+                            event_time: None,
+                            event: Some(event),
+                        };
+                        // When its answers can't leave any more, the service reads no more questions.
+                        let sending = events.send(request);
+                        let sent = tokio::time::timeout(Duration::from_secs(3), sending).await;
+                        if !matches!(sent, Ok(Ok(()))) {
+                            return sequence;
+                        }
+                        let size = if sequence < 200 { 1 } else { 60 << 10 };
+                        event = long_exec(sequence, size);
+                    }
+                    unreachable!("the service takes anything");
+                });
+            }
+        }
+        while let Some(sent) = flood.join_next().await {
+            assert!(sent.expect("no panic") > 200, "no flood");
+        }
+        let grown = service.resident_kib().saturating_sub(before);
+        assert!(grown < GROWTH_KIB, "it grew by {} MiB", grown >> 10);
+        serves_others(&service).await;
+        // Who doesn't read is let go, and that is said.
+        service.wait_for_log("has read none of its answers").await;
+        drop(calls);
+        serves_others(&service).await;
+    })
+    .await;
+}
+
+/// Sends what there is as fast as it goes, and reads all answers.
+async fn pour(mut call: Call, events: impl Iterator<Item = Event> + Send + 'static) -> Call {
+    let sender = call.events.clone();
+    let sending = tokio::spawn(async move {
+        for (sequence, event) in (1..).zip(events) {
+            let request = v1::SessionRequest {
+                sequence,
+                event_time: None,
+                event: Some(event),
+            };
+            if sender.send(request).await.is_err() {
+                break;
+            }
+        }
+    });
+    while !sending.is_finished() {
+        // An answer, or a moment without one.
+        let _ = tokio::time::timeout(Duration::from_millis(50), call.next()).await;
+    }
+    call
+}
+
+#[tokio::test]
+async fn events_as_fast_as_they_go() {
+    /// Of each of some calls.
+    const EVENTS: u64 = 20_000;
+    scenario(async {
+        let place = Place::new();
+        let tokens = place.tokens(&[("greedy", "g"), ("modest", "m")]);
+        let service = place.serve(&[&"--tokens", &tokens]);
+        let before = service.resident_kib();
+        let channel = connect(&service.address).await;
+        let mut flood = tokio::task::JoinSet::new();
+        for number in 1..=4 {
+            let call = Call::open(channel.clone(), Some("g"))
+                .await
+                .expect("a call");
+            let finished = |exec_id| {
+                Event::ExecFinished(v1::ExecFinished {
+                    exec_id,
+                    status: Some(v1::exec_finished::Status::ExitCode(0)),
+                    ..v1::ExecFinished::default()
+                })
+            };
+            let events = std::iter::once(started(&session(number), None));
+            flood.spawn(pour(call, events.chain((1..=EVENTS).map(finished))));
+        }
+        // Meanwhile as well as afterwards.
+        for _ in 0..5 {
+            serves_others(&service).await;
+        }
+        while let Some(call) = flood.join_next().await {
+            drop(call.expect("no panic"));
+        }
+        assert_bounded(&service, before);
+        serves_others(&service).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn strings_of_megabytes_one_after_another() {
+    scenario(async {
+        let place = Place::new();
+        let tokens = place.tokens(&[("greedy", "g"), ("modest", "m")]);
+        let service = place.serve(&[&"--tokens", &tokens]);
+        let before = service.resident_kib();
+        let mut flood = tokio::task::JoinSet::new();
+        for number in 0..12 {
+            let address = service.address.clone();
+            flood.spawn(async move {
+                let channel = connect(&address).await;
+                if number % 2 == 0 {
+                    // Arguments that a kernel would take.
+                    let call = Call::open(channel, Some("g")).await.expect("a call");
+                    let events = std::iter::once(started(&session(number + 1), None));
+                    let long = (1..=10).map(|exec_id| long_exec(exec_id, 4 << 20));
+                    drop(pour(call, events.chain(long)).await);
+                    return;
+                }
+                // A sentence that nobody says, again and again.
+                for _ in 0..10 {
+                    let mut call = Call::open(channel.clone(), Some("g"))
+                        .await
+                        .expect("a call");
+                    call.tell(1, started(&session(number + 1), None)).await;
+                    let decided = v1::ExecDecided {
+                        exec_id: 1,
+                        reason: "x".repeat(4 << 20),
+                        ..v1::ExecDecided::default()
+                    };
+                    call.tell(2, Event::ExecDecided(decided)).await;
+                    let status = call.end().await;
+                    assert_eq!(status.code(), tonic::Code::InvalidArgument, "{status}");
+                }
+            });
+        }
+        serves_others(&service).await;
+        while let Some(done) = flood.join_next().await {
+            done.expect("no panic");
+        }
+        assert_bounded(&service, before);
+        service.wait_for_log("refused a call").await;
+        serves_others(&service).await;
+        assert_eq!(
+            place.count(
+                "SELECT count(*) FROM events WHERE kind = 'exec-decided'
+                     AND length(payload) > 1000000"
+            ),
+            0
+        );
+    })
+    .await;
+}

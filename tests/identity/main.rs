@@ -21,6 +21,7 @@ mod pki;
 #[path = "../e2e/process.rs"]
 #[allow(dead_code, reason = "the tests of the whole use the rest")]
 mod process;
+mod replays;
 mod rotation;
 mod service;
 mod sessions;

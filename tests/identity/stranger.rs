@@ -99,6 +99,26 @@ impl Call {
             }
         }
     }
+
+    /// Says that there is nothing more, and reads to the end: how many verdicts came, and how it ended.
+    pub(crate) async fn finish(self) -> (usize, tonic::Code) {
+        let Self { events, answers } = self;
+        drop(events);
+        let (rest, _) = mpsc::channel(1);
+        let mut call = Self {
+            events: rest,
+            answers,
+        };
+        let mut verdicts = 0;
+        loop {
+            match call.next().await {
+                Ok(Some(Answer::Verdict(_))) => verdicts += 1,
+                Ok(Some(_)) => {}
+                Ok(None) => return (verdicts, tonic::Code::Ok),
+                Err(status) => return (verdicts, status.code()),
+            }
+        }
+    }
 }
 
 pub(crate) fn started(session: &str, resumed_at: Option<u64>) -> Event {
