@@ -648,4 +648,6 @@ mod chain_tests;
 #[cfg(test)]
 mod execs_tests;
 #[cfg(test)]
+mod filter_tests;
+#[cfg(test)]
 mod tests;
