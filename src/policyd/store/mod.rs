@@ -571,7 +571,8 @@ impl Writer {
         if self.state.is_failing.swap(false, Ordering::Relaxed) {
             tracing::info!("events are being stored again");
         }
-        for record in batch {
+        // The last of each call first, so that its gate is told once.
+        for record in batch.iter().rev() {
             if let Some(reached) = record.through {
                 record.progress.send_if_modified(|progress| {
                     let is_more = reached > progress.through && progress.owner.is_none();
