@@ -278,6 +278,8 @@ fn fill(directory: &Path, events: u64) {
                      json_object('job', '' || i, 'team', 'team-' || (i % 10)), 'token:gate-' || (i % 20) FROM n;
              INSERT INTO session_labels
                  SELECT session_id, j.key, j.value FROM sessions, json_each(labels) j;
+             INSERT INTO session_labels
+                 SELECT session_id, 'wave', 'first' FROM sessions ORDER BY rowid LIMIT 40;
              INSERT INTO events
                  WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 3 * {execs} - 1)
                  SELECT i + 1, printf('%032x', i / 3000 * 7919), i % 3000 + 2, i * 1000000, i * 1000000,
@@ -405,6 +407,40 @@ async fn queries(events: u64) {
             "a label of many and denied",
             ExecFilter {
                 labels: label("team", "team-3".to_owned()),
+                outcome: Outcome::Deny.into(),
+                ..all()
+            },
+        ),
+        (
+            "a label of long ago",
+            ExecFilter {
+                labels: label("wave", "first".to_owned()),
+                ..all()
+            },
+        ),
+        (
+            "a label of long ago and a gate",
+            ExecFilter {
+                labels: label("wave", "first".to_owned()),
+                gate: "token:gate-3".to_owned(),
+                ..all()
+            },
+        ),
+        (
+            "a gate and a label of others",
+            ExecFilter {
+                labels: label("team", "team-4".to_owned()),
+                gate: "token:gate-3".to_owned(),
+                ..all()
+            },
+        ),
+        (
+            "the latest hundredth, denied",
+            ExecFilter {
+                since_time: Some(prost_types::Timestamp {
+                    seconds: i64::try_from(events / 1_000 / 100 * 99).unwrap(),
+                    nanos: 0,
+                }),
                 outcome: Outcome::Deny.into(),
                 ..all()
             },

@@ -9,6 +9,8 @@ use crate::pb::audit::v1::Outcome;
 
 /// Most sessions that are looked at one by one, rather than execs in their order.
 const MOST_SESSIONS: usize = 16;
+/// Most sessions of which is looked up where their execs are.
+const MOST_LOOKED_UP: i64 = 20_000;
 /// By how many places an event may be stored before one that was received earlier.
 const REORDERED: i64 = 32_768;
 /// So far the execs that a condition fits are counted, to find out which fits the fewest.
@@ -60,12 +62,15 @@ impl Condition {
 
     /// How many execs fit, as far as they are counted.
     fn count(&self, connection: &Connection, most: i64) -> rusqlite::Result<i64> {
+        let all = format!("SELECT 1 FROM execs x WHERE {}", self.text);
+        self.count_of(&all, connection, most)
+    }
+
+    /// How many rows a query gives that has these values, as far as they are counted.
+    fn count_of(&self, query: &str, connection: &Connection, most: i64) -> rusqlite::Result<i64> {
         let values = self.values.iter().cloned().chain([Value::Integer(most)]);
         connection
-            .prepare_cached(&format!(
-                "SELECT count(*) FROM (SELECT 1 FROM execs x WHERE {} LIMIT ?)",
-                self.text
-            ))?
+            .prepare_cached(&format!("SELECT count(*) FROM ({query} LIMIT ?)"))?
             .query_row(params_from_iter(values), |row| row.get(0))
     }
 }
@@ -228,6 +233,11 @@ impl Filter {
                 // A session whose beginning is gone has execs, and no row.
                 sessions = None;
             }
+            if let Some(some) = &sessions
+                && some.count_of(&some.text, connection, MOST_LOOKED_UP)? == MOST_LOOKED_UP
+            {
+                sessions = None;
+            }
             rarest(connection, &mut conditions)?.unwrap_or_else(|| vec![Condition::new("1", [])])
         };
         let session = self.of_session("x.session_id");
@@ -278,7 +288,7 @@ impl Plan {
                 sessions.text
             ))?
             .query_row(params_from_iter(values), |row| row.get(0))?;
-        Ok(highest.map(|highest| highest.saturating_add(1)))
+        Ok(highest.map(|highest| highest.saturating_add(1).min(below)))
     }
 }
 

@@ -573,7 +573,8 @@ impl Writer {
         if self.state.is_failing.swap(false, Ordering::Relaxed) {
             tracing::info!("events are being stored again");
         }
-        for record in batch {
+        // The last of each call first, so that its gate is told once.
+        for record in batch.iter().rev() {
             if let Some(reached) = record.through {
                 record.progress.send_if_modified(|progress| {
                     let is_more = reached > progress.through && progress.owner.is_none();
@@ -649,5 +650,7 @@ impl Writer {
 mod chain_tests;
 #[cfg(test)]
 mod execs_tests;
+#[cfg(test)]
+mod filter_tests;
 #[cfg(test)]
 mod tests;

@@ -85,6 +85,11 @@ pub(crate) fn page(
             bytes += size;
             page.execs.push(exec);
         }
+        if let Some(reached) = next
+            && is_barren
+        {
+            next = plan.ceiling(&transaction, reached)?;
+        }
         let Some(reached) = next else {
             return Ok(page);
         };
@@ -92,14 +97,7 @@ pub(crate) fn page(
             page.next = Some(reached);
             return Ok(page);
         }
-        below = if is_barren {
-            match plan.ceiling(&transaction, reached)? {
-                Some(ceiling) => reached.min(ceiling),
-                None => return Ok(page),
-            }
-        } else {
-            reached
-        };
+        below = reached;
         scan = scan.saturating_mul(4).min(MOST_SCANNED);
     }
 }
