@@ -130,7 +130,7 @@ struct ResolveArguments {
     prefix: Option<u32>,
 
     /// For how long it holds for later commands, such as 30m or 8h; must be given with --scope gate
-    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = super::time::parse)]
     valid_for: Option<Duration>,
 
     #[command(flatten)]

@@ -263,7 +263,7 @@ pub struct PolicydArgs {
         long,
         value_name = "AGE",
         env = "EXECGATE_POLICYD_RETAIN_AGE",
-        value_parser = humantime::parse_duration,
+        value_parser = retained_age,
         requires = "data"
     )]
     pub retain_age: Option<Duration>,
@@ -325,6 +325,18 @@ fn auditor(text: &str) -> Result<GateIdentity, String> {
         return Err("whoever has shown nothing can't be an auditor".to_owned());
     }
     Ok(identity)
+}
+
+/// The longest that events may be kept by their age; no age says more.
+const LONGEST_AGE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+fn retained_age(text: &str) -> Result<Duration, String> {
+    let wrong = || "write an age such as 90d or 12h, and 36500d at most".to_owned();
+    let age = humantime::parse_duration(text).map_err(|_| wrong())?;
+    if age < Duration::from_secs(1) || age > LONGEST_AGE {
+        return Err(wrong());
+    }
+    Ok(age)
 }
 
 /// The least that a store may be kept to.
@@ -964,5 +976,13 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         PolicydArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn an_age_has_bounds() {
+        assert_eq!(retained_age("90d"), Ok(Duration::from_secs(90 * 24 * 3600)));
+        for wrong in ["", "0s", "1ms", "36501d", "99999999999years", "x"] {
+            assert!(retained_age(wrong).is_err(), "{wrong}");
+        }
     }
 }

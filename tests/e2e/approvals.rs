@@ -315,6 +315,9 @@ fn a_decision_for_a_prefix_covers_what_begins_so_and_no_more(shell: &Shell) {
         ada(&gate, &arguments)
     };
     with(&["--for", "1h"]).exits(2).says("--scope");
+    with(&["--scope", "session", "--for", "1000years"])
+        .exits(2)
+        .says("365d");
     with(&["--scope", "gate", "--prefix", "1"])
         .exits(2)
         .says("for how long");

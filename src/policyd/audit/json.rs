@@ -131,9 +131,16 @@ fn session_facts(facts: &SessionFacts) -> Value {
     object.insert("group_id".to_owned(), json!(user.group_id));
     object.insert("user_name".to_owned(), json!(user.name));
     insert_bytes(&mut object, "workdir", &facts.workdir);
-    if !facts.command_omitted {
-        insert_words(&mut object, "command", &facts.command);
+    // Left out where it was left out.
+    let size: usize = facts
+        .command_words
+        .iter()
+        .map(prost::bytes::Bytes::len)
+        .sum();
+    if facts.command_bytes == size as u64 {
+        insert_words(&mut object, "command", &facts.command_words);
     }
+    object.insert("command_bytes".to_owned(), json!(facts.command_bytes));
     let enforcement = match sandbox.enforcement() {
         v1::Enforcement::Full => "full",
         v1::Enforcement::Partial => "partial",

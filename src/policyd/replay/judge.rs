@@ -290,7 +290,8 @@ fn judged(rules: &Rules, exec: &Exec) -> Result<Ruling, Gap> {
         if exec.gate.is_empty() {
             return Err(Gap::Session);
         }
-        if facts.command_omitted {
+        let told: usize = facts.command_words.iter().map(|word| word.len()).sum();
+        if facts.command_bytes != told as u64 {
             return Err(Gap::Command);
         }
         let names = &exec.environment_names;
@@ -312,7 +313,7 @@ fn judged(rules: &Rules, exec: &Exec) -> Result<Ruling, Gap> {
         labels: exec.labels.clone(),
         workdir: facts.workdir,
         user: facts.user,
-        command: facts.command,
+        command: facts.command_words,
         sandbox: facts.sandbox,
         ..v1::SessionStarted::default()
     };

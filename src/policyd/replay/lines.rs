@@ -269,8 +269,8 @@ fn session(value: Option<&Value>) -> Result<Option<SessionFacts>, String> {
             name: fields.text("user_name")?,
         }),
         workdir: fields.bytes("workdir")?,
-        command: fields.words("command")?,
-        command_omitted: fields.get("command").is_none(),
+        command_words: fields.words("command")?,
+        command_bytes: fields.number("command_bytes")?,
         sandbox: Some(v1::SandboxInfo {
             backend: sandbox.text("backend")?,
             enforcement: match &*sandbox.text("enforcement")? {

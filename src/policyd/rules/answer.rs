@@ -123,6 +123,8 @@ pub struct Opinion {
     pub rule: String,
     /// Where the rule stands, as `file:line`.
     pub place: String,
+    /// The rule's position among all, in the order of the files; `decide()` and the fallback last.
+    pub number: usize,
     /// Why the rule applies, for people.
     pub why: String,
     /// What it says.

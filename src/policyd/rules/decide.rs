@@ -40,6 +40,8 @@ static FAILURES: Throttle = Throttle::new(Duration::from_secs(1));
 pub(super) struct Decide {
     function: OwnedFrozenValue,
     place: String,
+    /// As [`Opinion::number`].
+    pub(super) number: usize,
 }
 
 impl Decide {
@@ -58,7 +60,11 @@ impl Decide {
                     error.without_diagnostic()
                 )
             })?;
-        Ok(Self { function, place })
+        Ok(Self {
+            function,
+            place,
+            number: 0,
+        })
     }
 
     /// What the function says of an exec: `None` if it has no opinion. If it fails, it denies.
@@ -90,6 +96,7 @@ impl Decide {
                 return Some(Opinion {
                     rule: DECIDE.to_owned(),
                     place: self.place.clone(),
+                    number: self.number,
                     why: "decide() failed".to_owned(),
                     answer: Answer::Deny,
                     justification: Some(format!("the policy's decide() failed: {what}")),
@@ -103,6 +110,7 @@ impl Decide {
         Some(Opinion {
             rule: given.name.unwrap_or_else(|| DECIDE.to_owned()),
             place: self.place.clone(),
+            number: self.number,
             why: "decide() says so".to_owned(),
             answer: given.answer,
             justification: given.justification,

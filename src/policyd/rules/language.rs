@@ -26,8 +26,8 @@ use crate::policyd::text;
 pub(super) const MAX_RULES: usize = 10_000;
 /// Most elements of one pattern, and most alternatives of one element.
 const MAX_PATTERN: usize = 1_000;
-/// Most variables that a file may ask for, as the contract has it.
-const MAX_VARIABLES: usize = 256;
+/// Most variables that a file, or all files together, may ask for, as the contract has it.
+pub(super) const MAX_VARIABLES: usize = 256;
 /// Most examples of one rule.
 const MAX_EXAMPLES: usize = 1_000;
 

@@ -89,9 +89,11 @@ impl Rules {
                 ]
             })),
         };
+        let files: Vec<_> = contents.iter().map(|(file, _)| &**file).collect();
+        let names = short_names(&files);
         let mut loaded = Vec::with_capacity(contents.len());
-        for (file, content) in contents {
-            loaded.push(evaluate_apart(file, content)?);
+        for ((file, content), name) in contents.into_iter().zip(names) {
+            loaded.push(evaluate_apart(file, name, content)?);
         }
         finish(revision, loaded)
     }
@@ -130,17 +132,19 @@ fn read(path: &Path) -> Result<(String, String), RulesError> {
 /// What one file says.
 struct Loaded {
     file: String,
+    /// Short enough for a table, and no other file's.
+    name: String,
     draft: Draft,
     decide: Option<Decide>,
 }
 
 /// Evaluates a file on a thread with room for it.
-fn evaluate_apart(file: String, content: String) -> Result<Loaded, RulesError> {
-    let name = file.clone();
+fn evaluate_apart(file: String, name: String, content: String) -> Result<Loaded, RulesError> {
+    let path = file.clone();
     std::thread::Builder::new()
         .name("rules".to_owned())
         .stack_size(STACK_SIZE)
-        .spawn(move || evaluate(&name, content))
+        .spawn(move || evaluate(&path, name, content))
         .map_err(|source| RulesError::Thread { source })?
         .join()
         .unwrap_or_else(|_| Err(RulesError::Interpreter { file }))
@@ -150,7 +154,7 @@ fn bytes_before(error: &std::string::FromUtf8Error) -> &[u8] {
     &error.as_bytes()[..error.utf8_error().valid_up_to()]
 }
 
-fn evaluate(file: &str, content: String) -> Result<Loaded, RulesError> {
+fn evaluate(file: &str, name: String, content: String) -> Result<Loaded, RulesError> {
     let invalid = |error: starlark::Error| invalid(file, &error);
     let decide_line = 1 + content
         .lines()
@@ -173,7 +177,7 @@ fn evaluate(file: &str, content: String) -> Result<Loaded, RulesError> {
         .get_option("decide")
         .map_err(|error| invalid(error.into()))?
         .map(|function| {
-            Decide::new(place_name(file, decide_line), function).map_err(|what| {
+            Decide::new(place_name(&name, decide_line), function).map_err(|what| {
                 RulesError::Invalid {
                     file: file.to_owned(),
                     line: decide_line,
@@ -185,6 +189,7 @@ fn evaluate(file: &str, content: String) -> Result<Loaded, RulesError> {
         .transpose()?;
     Ok(Loaded {
         file: file.to_owned(),
+        name,
         draft: language::end(),
         decide,
     })
@@ -221,9 +226,29 @@ fn invalid(file: &str, error: &starlark::Error) -> RulesError {
     }
 }
 
-/// The file's last path component and a line: short enough for a table.
+/// The last path components of each file: one, or as many as tell it from the others.
+fn short_names(files: &[&str]) -> Vec<String> {
+    let tail = |file: &str, components: usize| {
+        let start = file.rmatch_indices('/').nth(components - 1);
+        start.map_or_else(
+            || file.to_owned(),
+            |(slash, _)| file[slash + 1..].to_owned(),
+        )
+    };
+    let short = |file: &&str| {
+        (1..=file.matches('/').count() + 1)
+            .map(|components| (components, tail(file, components)))
+            .find(|(components, name)| {
+                let mut others = files.iter().filter(|other| *other != file);
+                others.all(|other| tail(other, *components) != *name)
+            })
+            .map_or_else(|| (*file).to_owned(), |(_, name)| name)
+    };
+    files.iter().map(short).collect()
+}
+
 fn place_name(file: &str, line: usize) -> String {
-    format!("{}:{line}", file.rsplit('/').next().unwrap_or(file))
+    format!("{file}:{line}")
 }
 
 #[allow(clippy::too_many_lines, reason = "each kind of declaration, once")]
@@ -240,13 +265,19 @@ fn finish(revision: String, loaded: Vec<Loaded>) -> Result<Rules, RulesError> {
     let mut programs = TrustedPrograms::default();
     let mut declared_in = BTreeMap::new();
     let (mut drafts, mut decides) = (Vec::new(), Vec::new());
-    let mut fallback: Option<(String, DraftFallback)> = None;
+    let mut fallback: Option<(String, String, DraftFallback)> = None;
     let mut requests_digests = false;
     let mut variables = BTreeSet::new();
     for loaded in loaded {
-        let file = loaded.file;
+        let (file, name) = (loaded.file, loaded.name);
         requests_digests |= loaded.draft.requests_digests;
         variables.extend(loaded.draft.variables);
+        if variables.len() > language::MAX_VARIABLES {
+            return Err(invalid_at(&file, Place { line: 1, column: 1 })(format!(
+                "the files ask for more than {} variables together: keep those that decide",
+                language::MAX_VARIABLES
+            )));
+        }
         for (name, paths) in loaded.draft.host_executables {
             let known = programs.declared.insert(name.clone(), paths);
             if known.is_some_and(|known| known != programs.declared[&name]) {
@@ -259,14 +290,14 @@ fn finish(revision: String, loaded: Vec<Loaded>) -> Result<Rules, RulesError> {
             declared_in.insert(name, file.clone());
         }
         if let Some(own) = loaded.draft.fallback {
-            if let Some((other, earlier)) = &fallback {
+            if let Some((other, _, earlier)) = &fallback {
                 let what = format!(
                     "fallback() stands in {other}:{} already: keep one of them",
                     earlier.place.line
                 );
                 return Err(invalid_at(&file, own.place)(what));
             }
-            fallback = Some((file.clone(), own));
+            fallback = Some((file.clone(), name.clone(), own));
         }
         decides.extend(loaded.decide);
         drafts.extend(
@@ -274,12 +305,12 @@ fn finish(revision: String, loaded: Vec<Loaded>) -> Result<Rules, RulesError> {
                 .draft
                 .rules
                 .into_iter()
-                .map(|draft| (file.clone(), draft)),
+                .map(|draft| (file.clone(), name.clone(), draft)),
         );
     }
     let mut rules = Vec::with_capacity(drafts.len());
     let mut places = Vec::with_capacity(drafts.len());
-    for (file, draft) in drafts {
+    for (number, (file, name, draft)) in drafts.into_iter().enumerate() {
         let place = draft.place;
         if rules.len() == language::MAX_RULES {
             let what = format!(
@@ -288,7 +319,7 @@ fn finish(revision: String, loaded: Vec<Loaded>) -> Result<Rules, RulesError> {
             );
             return Err(invalid_at(&file, place)(what));
         }
-        let (rule, matching, not_matching) = prefix_rule(&file, draft);
+        let (rule, matching, not_matching) = prefix_rule(&name, number, draft);
         check_examples(&programs, &rule, &matching, &not_matching)
             .map_err(invalid_at(&file, place))?;
         rules.push(rule);
@@ -297,12 +328,17 @@ fn finish(revision: String, loaded: Vec<Loaded>) -> Result<Rules, RulesError> {
     for (rule, (file, place)) in rules.iter().zip(&places) {
         check_reuse(rule, &rules, &decides).map_err(invalid_at(file, *place))?;
     }
-    let fallback = fallback.map(|(file, fallback)| {
-        let place = place_name(&file, fallback.place.line);
+    for (position, decide) in decides.iter_mut().enumerate() {
+        decide.number = rules.len() + position;
+    }
+    let last = rules.len() + decides.len();
+    let fallback = fallback.map(|(_, name, fallback)| {
+        let place = place_name(&name, fallback.place.line);
         Arc::new(Opinion {
             rule: "fallback".to_owned(),
             why: "nothing else matches".to_owned(),
             place,
+            number: last,
             answer: fallback.answer,
             justification: fallback.justification,
             reason_code: fallback
@@ -313,14 +349,7 @@ fn finish(revision: String, loaded: Vec<Loaded>) -> Result<Rules, RulesError> {
             terms: fallback.terms,
         })
     });
-    let places = rules.iter().map(|rule| rule.opinion.place.clone());
-    let others = decides.iter().map(|decide| decide.place().to_owned());
-    let fallbacks = fallback.iter().map(|opinion| opinion.place.clone());
-    let decided = places
-        .chain(others)
-        .chain(fallbacks)
-        .map(|place| (place, AtomicU64::new(0)))
-        .collect();
+    let decided = (0..=last).map(|_| AtomicU64::new(0)).collect();
     Ok(Rules {
         requests_digests,
         revision,
@@ -362,7 +391,7 @@ fn check_reuse(rule: &PrefixRule, rules: &[PrefixRule], decides: &[Decide]) -> R
 
 type Examples = Vec<Vec<String>>;
 
-fn prefix_rule(file: &str, draft: DraftRule) -> (PrefixRule, Examples, Examples) {
+fn prefix_rule(file: &str, number: usize, draft: DraftRule) -> (PrefixRule, Examples, Examples) {
     let place = place_name(file, draft.place.line);
     let mut rule = PrefixRule {
         programs: draft.programs,
@@ -370,6 +399,7 @@ fn prefix_rule(file: &str, draft: DraftRule) -> (PrefixRule, Examples, Examples)
         opinion: Arc::new(Opinion {
             rule: draft.name.unwrap_or_else(|| place.clone()),
             place,
+            number,
             why: String::new(),
             answer: draft.answer,
             justification: draft.justification,

@@ -24,7 +24,6 @@ mod prefix;
 mod sources;
 mod terms;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -63,8 +62,8 @@ pub struct Rules {
     mode: RuleMode,
     variables: Vec<Vec<u8>>,
     requests_digests: bool,
-    /// How many execs each rule has decided, by its place.
-    decided: HashMap<String, AtomicU64>,
+    /// How many execs each rule has decided, by its number.
+    decided: Vec<AtomicU64>,
 }
 
 /// A rule, for people.
@@ -132,8 +131,8 @@ impl Rules {
 
     /// All rules, in the order of the file; `decide()` and what holds where none matches last.
     pub fn listing(&self) -> Vec<ListedRule> {
-        let decided = |place: &str| {
-            let decided = self.decided.get(place);
+        let decided = |number: usize| {
+            let decided = self.decided.get(number);
             decided.map_or(0, |decided| decided.load(Ordering::Relaxed))
         };
         let listed = |text: String, opinion: &Opinion| ListedRule {
@@ -141,7 +140,7 @@ impl Rules {
             text,
             place: opinion.place.clone(),
             reason: opinion.justification.clone().unwrap_or_default(),
-            decided: decided(&opinion.place),
+            decided: decided(opinion.number),
         };
         let prefixes = self.prefixes.rules();
         let mut rules: Vec<_> = prefixes
@@ -153,7 +152,7 @@ impl Rules {
                 text: "decide(exec)".to_owned(),
                 place: decide.place().to_owned(),
                 reason: String::new(),
-                decided: decided(decide.place()),
+                decided: decided(decide.number),
             });
         }
         if let Some(fallback) = &self.fallback {
@@ -215,7 +214,7 @@ impl Rules {
                 RuleMode::Monitor => monitored(ruling, None),
             };
         };
-        if let Some(decided) = self.decided.get(&opinion.place) {
+        if let Some(decided) = self.decided.get(opinion.number) {
             decided.fetch_add(1, Ordering::Relaxed);
         }
         let said = |opinion: &Arc<Opinion>| {

@@ -1183,3 +1183,64 @@ fn files_of_a_directory_and_others_are_one_policy() {
         assert!(error.contains(says), "{error}");
     }
 }
+
+#[test]
+fn each_rule_has_its_own_count_wherever_it_stands() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (name, program) in [("a", "one"), ("b", "two")] {
+        std::fs::create_dir(directory.path().join(name)).expect("a directory");
+        let text = format!("prefix_rule([\"{program}\"])\ndef decide(exec):\n    return None\n");
+        std::fs::write(directory.path().join(name).join("x.rules"), text).expect("a file");
+    }
+    std::fs::write(
+        directory.path().join("many.rules"),
+        "[prefix_rule([name]) for name in [\"three\", \"four\"]]\nfallback(\"run\")",
+    )
+    .expect("a file");
+    let paths = ["a", "b", "many.rules"].map(|name| directory.path().join(name));
+    let rules = Rules::load_all(&paths).expect("rules");
+    let _ = ask(&rules, "/usr/bin/two", &[]);
+    let _ = ask(&rules, "/usr/bin/two", &[]);
+    let _ = ask(&rules, "/usr/bin/four", &[]);
+    let _ = ask(&rules, "/usr/bin/none", &[]);
+    let counts: Vec<_> = rules
+        .listing()
+        .into_iter()
+        .map(|rule| (rule.place, rule.decided))
+        .collect();
+    let place = |place: &str, decided| (place.to_owned(), decided);
+    assert_eq!(
+        counts,
+        [
+            place("a/x.rules:1", 0),
+            place("b/x.rules:1", 2),
+            place("many.rules:1", 0),
+            place("many.rules:1", 1),
+            place("a/x.rules:2", 0),
+            place("b/x.rules:2", 0),
+            place("many.rules:2", 1),
+        ]
+    );
+    assert_eq!(ask(&rules, "/usr/bin/two", &[]).rule, "b/x.rules:1");
+}
+
+#[test]
+fn no_more_variables_are_asked_for_by_many_files_than_by_one() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let write = |name: &str, from: usize, to: usize| {
+        let names: Vec<_> = (from..to).map(|number| format!("\"V{number}\"")).collect();
+        let text = format!("request_environment([{}])", names.join(", "));
+        std::fs::write(directory.path().join(name), text).expect("a file");
+    };
+    write("a.rules", 0, 200);
+    write("b.rules", 150, 256);
+    let rules = Rules::load_all(&[directory.path()]).expect("rules");
+    assert_eq!(rules.requested_environment().len(), 256);
+    write("b.rules", 150, 257);
+    let error = Rules::load_all(&[directory.path()]).expect_err("too many");
+    let error = error.to_string();
+    assert!(
+        error.contains("b.rules:1") && error.contains("256 variables together"),
+        "{error}"
+    );
+}

@@ -93,16 +93,15 @@ fn session(connection: &Connection, session: &str) -> rusqlite::Result<Option<Se
     for query in [first, later] {
         if let Some(Event::SessionStarted(started)) = event(connection, query, &[&session])? {
             let size: usize = started.command.iter().map(|word| word.len()).sum();
-            let command_omitted = size > MOST_COMMAND;
             return Ok(Some(SessionFacts {
                 user: started.user,
                 workdir: started.workdir,
-                command: if command_omitted {
+                command_words: if size > MOST_COMMAND {
                     Vec::new()
                 } else {
                     started.command
                 },
-                command_omitted,
+                command_bytes: size as u64,
                 sandbox: started.sandbox,
             }));
         }
