@@ -122,11 +122,13 @@ impl Machine {
                 std::fs::write(&kept, &block.text).expect("a file");
                 let kept = kept.display();
                 let place = path.clone().unwrap_or_else(|| format!("{kept}.rules.star"));
-                let mut script = format!("cp {kept} {place}\n");
-                if *is_rules {
-                    // 2 says that the rules can't be used.
-                    script += &format!("execgate check --rules {place} -- true; test $? != 2\n");
-                }
+                // 2 says that the rules can't be used.
+                let check = if *is_rules {
+                    format!("execgate check --rules {place} -- true; test $? != 2")
+                } else {
+                    String::new()
+                };
+                let script = format!("cp {kept} {place}\n{check}");
                 let (answer, output) = self.run(&script);
                 assert_eq!(
                     answer,
