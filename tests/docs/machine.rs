@@ -33,6 +33,8 @@ impl Machine {
             .is_file()
         {
             "the patched shells: `make build`"
+        } else if !repository().join("target/python/installed").is_file() {
+            "grpcio in target/python: `make python`"
         } else {
             ""
         };
