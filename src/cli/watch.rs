@@ -2,10 +2,12 @@
 
 use std::ffi::c_int;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
+use tokio::io::Interest;
 use tonic::{Code, Status};
 
 use super::audit::{client, runtime};
@@ -16,6 +18,7 @@ use crate::pb::audit::v1::{
     ExecChange, ExecView, WatchRequest, WatchResponse, watch_request, watch_response,
 };
 use crate::policyd::audit::{AuditColor, FilterArgs, Line, LineColors, json_line};
+use crate::sys::readiness;
 
 /// Between attempts to call again, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -101,9 +104,32 @@ pub(super) fn watch(arguments: &WatchArguments) -> Result<c_int, Failure> {
         },
         has_begun: false,
     };
-    match runtime()?.block_on(watcher.run()) {
+    let watching = async {
+        tokio::select! {
+            end = watcher.run() => end,
+            () = nobody_reads() => End::Closed,
+        }
+    };
+    match runtime()?.block_on(watching) {
         End::Closed => Ok(SUCCESS),
         End::Failed(failure) => Err(failure.exiting(1)),
+    }
+}
+
+/// Completes when the reader of standard output is gone, so that watching ends with it and not only at the next
+/// exec. A file or a terminal has none.
+async fn nobody_reads() {
+    let output = io::stdout().as_fd().try_clone_to_owned();
+    let watched = output.and_then(|output| readiness::watch(output, Interest::ERROR));
+    let Ok(watched) = watched else {
+        return std::future::pending().await;
+    };
+    loop {
+        match watched.ready(Interest::ERROR).await {
+            Ok(guard) if guard.ready().is_error() => return,
+            Ok(mut guard) => guard.clear_ready(),
+            Err(_) => return std::future::pending().await,
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
 
-use crate::place::{ONE, Place, filled};
+use crate::place::{ONE, PATIENCE, Place, filled};
 
 #[tokio::test]
 async fn a_service_is_asked_as_a_directory_is_read() {
@@ -179,4 +179,37 @@ async fn a_line_for_each_exec_and_none_is_missed_over_a_restart() {
         "{last}"
     );
     assert!(last.contains("token:gate"), "{last}");
+}
+
+#[tokio::test]
+async fn watching_ends_with_its_reader_though_nothing_happens() {
+    let place = filled().await;
+    let url = place.url();
+    let mut command = place.command(&[
+        "watch",
+        "--service",
+        &url,
+        "--program",
+        "make",
+        "--after",
+        "0",
+    ]);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut reader = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    reader.read_line(&mut line).expect("a line");
+    assert!(line.contains("/usr/bin/make all"), "{line}");
+    drop(reader);
+    let began = std::time::Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("a child") {
+            break status;
+        }
+        if began.elapsed() > PATIENCE {
+            child.kill().expect("killed");
+            panic!("it waits for the next exec");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    };
+    assert_eq!(status.code(), Some(0));
 }

@@ -33,6 +33,8 @@ impl Machine {
             .is_file()
         {
             "the patched shells: `make build`"
+        } else if !repository().join("target/python/installed").is_file() {
+            "grpcio in target/python: `make python`"
         } else {
             ""
         };
@@ -122,11 +124,13 @@ impl Machine {
                 std::fs::write(&kept, &block.text).expect("a file");
                 let kept = kept.display();
                 let place = path.clone().unwrap_or_else(|| format!("{kept}.rules.star"));
-                let mut script = format!("cp {kept} {place}\n");
-                if *is_rules {
-                    // 2 says that the rules can't be used.
-                    script += &format!("execgate check --rules {place} -- true; test $? != 2\n");
-                }
+                // 2 says that the rules can't be used.
+                let check = if *is_rules {
+                    format!("execgate check --rules {place} -- true; test $? != 2")
+                } else {
+                    String::new()
+                };
+                let script = format!("cp {kept} {place}\n{check}");
                 let (answer, output) = self.run(&script);
                 assert_eq!(
                     answer,

@@ -14,7 +14,7 @@ pub(crate) enum Content {
     Commands,
     /// `console`: commands behind `$`, each with what it writes.
     Dialogue(How),
-    /// `python`: rules, or a program if its file's name ends so; `conf`, `json` and others: a file's content.
+    /// `python`: rules, or a program if its file's name isn't that of rules; `json` and others: a file's content.
     File {
         is_rules: bool,
         path: Option<String>,
@@ -116,7 +116,7 @@ fn content(info: &str, line: usize) -> Content {
         ("console", "eventually") => Content::Dialogue(How::Eventually),
         ("text", "") => Content::Text,
         ("python", _) if rest.is_empty() || path.is_some() => Content::File {
-            is_rules: !path.as_ref().is_some_and(|path| path.ends_with(".py")),
+            is_rules: path.as_ref().is_none_or(|path| path.contains(".rules")),
             path,
         },
         ("ini" | "toml" | "json" | "yaml", _) if path.is_some() => Content::File {

@@ -110,23 +110,7 @@ fn an_auditor_sees_what_happens_and_decides_nothing() {
     });
 }
 
-#[test]
-fn thousands_of_execs_are_shown_as_they_come() {
-    in_shell("bash", |shell: &Shell| {
-        let gate = Gate::with_console(shell, RULES, &["ada"]);
-        let Some(mut browser) = browser(&gate, "busy", "ada") else {
-            return;
-        };
-        browser.wait_for("logged-in\n");
-        gate.exec("for i in {1..1500}; do /bin/true $i; done; /bin/echo the-very-last")
-            .exits(0);
-        browser.tell("the-very-last");
-        browser.wait_for("quick");
-        browser.done().exits(0);
-    });
-}
-
-/// What a minute is to have, and how long there is between two.
+/// What a minute is to have, and how long there is between two execs.
 const MINUTE: u64 = 10_000;
 const BETWEEN: Duration = Duration::from_millis(6);
 

@@ -256,21 +256,6 @@ def auditor(browser, url, token):
     say("looked")
 
 
-def busy(browser, url, token):
-    """Many execs: the page stays quick, and shows the last of them."""
-    log_in(browser, url, token)
-    say("logged-in")
-    last = heard()
-    browser.sees(".row .command", last)
-    rows = browser.run("return document.querySelectorAll('.row').length")
-    assert rows <= 301, rows
-    started = time.monotonic()
-    for view in "51":
-        browser.press(view)
-    browser.sees(".row .command", last)
-    say(f"quick {time.monotonic() - started:.1f}")
-
-
 def flood(browser, url, token):
     """10,000 execs a minute: what is drawn and kept is bounded, the newest shows, a filter finds, keys do."""
     log_in(browser, url, token)
@@ -362,7 +347,7 @@ def main():
     scenario, url, token = sys.argv[1:4]
     browser = Browser(sys.argv[4] if len(sys.argv) > 4 else None)
     try:
-        scenarios = [approve, revoked, auditor, busy, flood, broken, ending]
+        scenarios = [approve, revoked, auditor, flood, broken, ending]
         {each.__name__: each for each in scenarios}[scenario](browser, url, token)
     finally:
         browser.close()

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use execgate::server::EscalationSession;
-use execgate::sys::entry;
+use execgate::sys::{descriptor, entry};
 use execgate::sys::socket::{self, Kind, Wait};
 
 use super::{PATIENCE, output, wrapped};

@@ -54,6 +54,7 @@ export function time(milliseconds) {
 /** A duration of milliseconds, in the unit that suits it. */
 export function duration(milliseconds) {
   if (milliseconds == null) return "";
+  if (milliseconds <= 0) return "0";
   if (milliseconds < 1) return `${Math.max(1, Math.round(milliseconds * 1000))} µs`;
   if (milliseconds < 1000) return `${milliseconds.toFixed(milliseconds < 10 ? 1 : 0)} ms`;
   if (milliseconds < 60_000) return `${(milliseconds / 1000).toFixed(1)} s`;
