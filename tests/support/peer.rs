@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use execgate::server::EscalationSession;
-use execgate::sys::{descriptor, entry};
 use execgate::sys::socket::{self, Kind, Wait};
+use execgate::sys::{descriptor, entry};
 
 use super::{PATIENCE, output, wrapped};
 

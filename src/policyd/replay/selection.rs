@@ -169,9 +169,7 @@ impl Selection {
             Outcome::Run => verdict == Some("run"),
             Outcome::Escalate => verdict == Some("escalate"),
             Outcome::Deny => verdict == Some("deny"),
-            Outcome::Pending => {
-                verdict == Some("pending") && exec.withdrawal_reason.is_empty()
-            }
+            Outcome::Pending => verdict == Some("pending") && exec.withdrawal_reason.is_empty(),
             Outcome::Monitored => is_monitored(exec),
         };
         exec.session_id.starts_with(&filter.session_id_prefix)
