@@ -99,8 +99,16 @@ fn installed_programs_find_wrapper_and_shells_beside_themselves() {
 
 #[test]
 fn the_doctor_says_what_is_missing_and_how_to_get_it() {
-    // A development build has no shells beside it.
-    let done = execgate(&["doctor"]);
+    // The program alone, as nobody installs it.
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let program = place.path().join("execgate");
+    std::fs::hard_link(EXECGATE, &program).expect("a link");
+    let doctor = |arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        command.arg("doctor").args(arguments);
+        process::run(command.env_clear().env("PATH", "/usr/bin:/bin"))
+    };
+    let done = doctor(&[]);
     done.exits(1);
     let output = done.output();
     assert!(
@@ -110,13 +118,7 @@ fn the_doctor_says_what_is_missing_and_how_to_get_it() {
     assert!(output.contains("make build"), "{done}");
     assert!(!output.contains('\x1b'), "{done}");
 
-    let done = execgate(&[
-        "doctor",
-        "--output",
-        "json",
-        "--policy",
-        "http://127.0.0.1:1",
-    ]);
+    let done = doctor(&["--output", "json", "--policy", "http://127.0.0.1:1"]);
     let json: Value = serde_json::from_slice(&done.exits(1).stdout).expect("JSON");
     let findings = json["findings"].as_array().expect("findings");
     let subjects: Vec<_> = findings

@@ -247,7 +247,13 @@ async fn whatever_executing_fails_with_is_told_as_by_the_shell() {
             let errno = *errno;
             attempts
                 .into_iter()
-                .map(move |command| format!("export REFUSE_WITH={errno}; {command}"))
+                // Nothing can be preloaded into the wrapper that is installed.
+                .map(move |command| {
+                    let wrapper = env!("CARGO_BIN_EXE_execgate-wrapper");
+                    format!(
+                        "export REFUSE_WITH={errno}; EXEC_WRAPPER=${{EXEC_WRAPPER:+{wrapper}}}; {command}"
+                    )
+                })
         };
         let attempts: Vec<_> = ERRORS.iter().flat_map(refused).collect();
         let lines = script_of(&attempts);
