@@ -219,6 +219,12 @@ impl Directory {
         &self.path
     }
 
+    /// The place where the next gate's tail will be.
+    pub(super) fn memory_with_room(&self) -> Option<&Path> {
+        let has_room = |place: &&PathBuf| tail::has_room(place);
+        self.memory.iter().find(has_room).map(PathBuf::as_path)
+    }
+
     /// Makes the tail of a gate that has a file.
     pub(super) fn tail(&self, file: &Path) -> io::Result<Tail> {
         Tail::create(&self.memory, number(file).unwrap_or_default())

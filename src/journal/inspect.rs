@@ -29,6 +29,8 @@ pub struct Inspection {
     pub bytes: u64,
     /// Where it is.
     pub file_system: FileSystem,
+    /// Where gates would have what they tell last, in memory; `None`: there is no room anywhere.
+    pub memory: Option<PathBuf>,
 }
 
 impl Inspection {
@@ -60,6 +62,7 @@ impl Inspection {
             unreadable: Vec::new(),
             set_aside: directory.set_aside()?,
             bytes: directory.size_without(Path::new("")),
+            memory: directory.memory_with_room().map(Path::to_owned),
             directory: path,
             file_system,
         };

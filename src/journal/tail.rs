@@ -302,6 +302,11 @@ pub(super) fn places(journal: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
+/// Whether a tail could be made there, as far as can be told from outside.
+pub(super) fn has_room(place: &Path) -> bool {
+    file_system::of(place).is_ok_and(|found| !found.is_read_only && found.free >= 2 * AHEAD)
+}
+
 fn path(place: &Path, number: &str, half: usize) -> PathBuf {
     place.join(format!("execgate-{number}.tail-{half}"))
 }
@@ -317,7 +322,7 @@ pub(super) fn read(places: &[PathBuf], number: &str) -> (Vec<Record>, Vec<Unread
     for path in files(places, number) {
         match contents(&path) {
             Ok(bytes) => {
-                let failure = parse(bytes.into(), &mut records).err();
+                let failure = parse(&bytes.into(), &mut records).err();
                 unread.extend(failure.map(|failure| match failure {
                     Failure::Version => Unread::Version { path },
                     Failure::Damaged { at } => Unread::Damaged { path, at },
@@ -331,9 +336,9 @@ pub(super) fn read(places: &[PathBuf], number: &str) -> (Vec<Record>, Vec<Unread
 
 /// Removes what a dead gate has left.
 pub(super) fn remove(places: &[PathBuf], number: &str) {
-    files(places, number)
-        .iter()
-        .for_each(|path| remove_file(path));
+    for path in files(places, number) {
+        remove_file(&path);
+    }
 }
 
 /// Copies what can't be read to where somebody may look at it.
@@ -411,7 +416,7 @@ enum Failure {
 
 /// Reads a half. Behind the last record are zeroes, or nothing, or a part of one that its gate was killed
 /// over: what that said wasn't acted on.
-fn parse(bytes: Bytes, records: &mut Vec<Record>) -> Result<(), Failure> {
+fn parse(bytes: &Bytes, records: &mut Vec<Record>) -> Result<(), Failure> {
     if bytes.iter().all(|byte| *byte == 0) {
         return Ok(());
     }

@@ -28,6 +28,7 @@ pub(super) fn findings(named: &Path) -> Vec<Finding> {
                 left(&inspection),
                 file_system(&inspection),
                 room(&inspection),
+                memory(&inspection),
             ];
             findings.extend(inspection.unreadable.iter().map(unreadable));
             findings.extend(inspection.set_aside.iter().map(|file| set_aside(file)));
@@ -130,6 +131,22 @@ fn room(inspection: &Inspection) -> Finding {
         said,
         "make room, or lower --journal-limit; with --audit strict a full disk denies execs",
     )
+}
+
+fn memory(inspection: &Inspection) -> Finding {
+    const SUBJECT: &str = "journal memory";
+    match &inspection.memory {
+        Some(place) => Finding::good(
+            SUBJECT,
+            format!("what gates tell last outlives them in {}", place.display()),
+        ),
+        None => Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            "no file system in memory has room: a kill of a gate can take what it told last",
+            "mount a tmpfs at /dev/shm; without it no gate starts with --audit strict",
+        ),
+    }
 }
 
 fn unreadable(error: &JournalError) -> Finding {

@@ -39,7 +39,7 @@ fn what_was_put_is_there_when_its_gate_is_no_more() {
     assert_eq!(tail.put(What::Opening, ID, 0, b"opening"), Outlives::Kill);
     event(&tail, 2, b"");
     tail.turn();
-    event(&tail, 3, &[7; 100_000]);
+    event(&tail, 3, &vec![7; 100_000]);
     assert_eq!(tail.put(What::LastEvent, ID, 4, b"end"), Outlives::Kill);
     // A gate that is killed closes nothing.
     std::mem::forget(tail);
