@@ -669,6 +669,7 @@ fn session_facts(
         not_enforced: sandbox.unenforced_parts,
         sandbox_version: sandbox.version,
         sandbox_limits: sandbox.limits,
+        not_granted: sandbox.ungranted_parts,
     })
 }
 

@@ -26,6 +26,7 @@ mod environment;
 mod exposition;
 mod gate;
 mod help;
+mod homes;
 mod identity;
 mod journal;
 mod judged;
@@ -36,6 +37,7 @@ mod outages;
 #[path = "../link/peer.rs"]
 #[allow(dead_code, reason = "the tests of the link use the rest")]
 mod peer;
+mod permissions;
 mod process;
 mod python;
 mod relay;
@@ -44,5 +46,7 @@ mod sandboxes;
 mod secrets;
 mod service;
 mod sessions;
+mod stage;
+mod tools;
 mod tree;
 mod verdicts;
