@@ -19,6 +19,7 @@ mod command_line;
 mod confinement;
 mod console;
 mod crowds;
+mod denials;
 #[allow(dead_code, reason = "the tests of chaos use the rest")]
 mod disk;
 mod embedding;
