@@ -51,3 +51,4 @@ mod stage;
 mod tools;
 mod tree;
 mod verdicts;
+mod weak_gates;
