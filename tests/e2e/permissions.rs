@@ -140,7 +140,7 @@ fn paths_are_taken_as_they_are_written_or_refused(stage: Stage) {
         stage.cannot("echo x | tee ~/open/file");
         let is_file = granted.ends_with("file");
         let done = stage.run("echo x | tee $OUTSIDE/new && rm -f $OUTSIDE/new");
-        assert_eq!(done.status.success(), false, "{done}");
+        assert!(!done.status.success(), "{done}");
         assert_eq!(outside.join("new").exists(), !is_file, "{granted}");
         let _ = std::fs::remove_file(outside.join("new"));
     }

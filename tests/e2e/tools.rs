@@ -106,7 +106,7 @@ fn what_a_tool_is_refused_it_says(stage: Stage) {
         let done = stage.run(script);
         assert!(!done.status.success(), "{script}: {done}");
         let says = |text: &&str| done.errors().contains(text) || done.output().contains(text);
-        assert!(denied.iter().any(|text| says(text)), "{script}: {done}");
+        assert!(denied.iter().any(says), "{script}: {done}");
     }
     let done =
         stage.run("python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 9))'");
