@@ -10,7 +10,7 @@
     reason = "a bench that can't go on ends"
 )]
 
-#[allow(dead_code, reason = "other benches use the rest")]
+#[allow(dead_code, unreachable_pub, reason = "other benches use the rest")]
 mod programs;
 
 use std::path::Path;
