@@ -1,93 +1,113 @@
 //! What each sandbox costs: on the start of a session, on an exec that runs in it, and on one that is
-//! escalated into it afresh. Measured in turn, several times over, in one run; medians.
+//! escalated into it afresh; as ratios to the same without a sandbox, measured in turn in one run.
 //!
-//! `cargo bench --bench sandbox_cost` runs it; it needs the patched shells that `make build` makes.
+//! `cargo bench --bench sandbox_cost` runs it; it needs the programs that `make build` makes.
 #![allow(
     clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
+    clippy::unwrap_used,
     reason = "a bench that can't go on ends"
 )]
 
-use std::io::{BufRead, BufReader};
+#[allow(dead_code, unreachable_pub, reason = "other benches use the rest")]
+mod programs;
+
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
+
+use programs::{Served, dist};
 
 const ROUNDS: usize = 9;
 const EXECS: usize = 200;
 
 const BACKENDS: [&str; 3] = ["none", "landlock", "bubblewrap"];
 
-/// `/bin/true` runs in the sandbox, `/bin/false` is escalated.
+/// `true` runs in the sandbox; the others are escalated into one of their own.
 const RULES: &str = "\
 prefix_rule([\"true\"])
 prefix_rule([\"false\"], \"escalate\", execution = \"turn_default\")
 prefix_rule([\"test\"], \"escalate\", execution = permissions(network = \"denied\", write = [\"/var/tmp\"]))
 ";
 
-struct Service(Child);
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// What is measured, what a session does for it, and for which backends: without a sandbox no permissions can be
+/// enforced, and they are compared with what is escalated out of none.
+struct Way {
+    name: &'static str,
+    script: String,
+    unsandboxed: String,
 }
 
 fn main() {
     let place = tempfile::tempdir_in("/var/tmp").expect("a directory");
     let rules = place.path().join("rules.star");
     std::fs::write(&rules, RULES).expect("a file");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_execgate-policyd"))
+    let mut policyd = Command::new(dist("bin/execgate-policyd"));
+    policyd
         .args(["--log", "error", "--listen", "127.0.0.1:0", "--rules"])
-        .arg(&rules)
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("a policy service");
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().expect("a pipe"))
-        .read_line(&mut line)
-        .expect("a line");
-    let _service = Service(child);
-    let url = format!(
-        "http://{}",
-        line.trim().rsplit(' ').next().expect("an address")
-    );
-
+        .arg(&rules);
+    let service = Served::start(policyd);
+    let way = |name, command: &str, unsandboxed: &str| Way {
+        name,
+        script: timed(command),
+        unsandboxed: timed(unsandboxed),
+    };
     let ways = [
-        ("session", ":".to_owned()),
-        ("run", timed("/bin/true")),
-        ("turn_default", timed("/bin/false")),
-        ("permissions", timed("/usr/bin/test x")),
+        Way {
+            name: "start of a session",
+            script: ":".to_owned(),
+            unsandboxed: ":".to_owned(),
+        },
+        way("run", "/bin/true", "/bin/true"),
+        way("turn_default", "/bin/false", "/bin/false"),
+        way("permissions", "/usr/bin/test x", "/bin/false"),
     ];
+    let here = BACKENDS.map(|backend| is_here(place.path(), &service.1, backend));
     println!(
-        "milliseconds{:>12}{:>12}{:>12}",
-        BACKENDS[0], BACKENDS[1], BACKENDS[2]
+        "milliseconds, and how many times as long as without a sandbox; medians of {ROUNDS} rounds"
     );
-    for (name, script) in &ways {
+    println!(
+        "{:<20}{:>10}{:>18}{:>18}",
+        "", BACKENDS[0], BACKENDS[1], BACKENDS[2]
+    );
+    for way in &ways {
         let mut times = BACKENDS.map(|_| Vec::new());
+        let mut ratios = BACKENDS.map(|_| Vec::new());
         for _ in 0..ROUNDS {
-            for (backend, times) in BACKENDS.iter().zip(&mut times) {
-                // No permissions can be enforced without a sandbox.
-                if (*name, *backend) != ("permissions", "none") {
-                    times.push(once(place.path(), &url, backend, script));
+            let mut plain = 0.0;
+            for (at, backend) in BACKENDS.iter().enumerate().filter(|(at, _)| here[*at]) {
+                let script = if at == 0 {
+                    &way.unsandboxed
+                } else {
+                    &way.script
+                };
+                let time = once(place.path(), &service.1, backend, script);
+                if at == 0 {
+                    plain = time;
                 }
+                times[at].push(time);
+                ratios[at].push(time / plain);
             }
         }
-        print!("{name:<12}");
-        for mut times in times {
-            times.sort_by(f64::total_cmp);
-            match times.get(times.len() / 2) {
-                Some(median) => print!("{median:>12.2}"),
-                None => print!("{:>12}", "-"),
+        print!("{:<20}", way.name);
+        for (at, (times, ratios)) in times.into_iter().zip(ratios).enumerate() {
+            match (median(times), median(ratios)) {
+                (Some(time), _) if at == 0 => print!("{time:>10.2}"),
+                (Some(time), Some(ratio)) => print!("{time:>10.2} ({ratio:>4.2}x)"),
+                _ => print!("{:>18}", "not here"),
             }
         }
         println!();
     }
 }
 
-/// A loop that prints how many microseconds it took.
+fn median(mut numbers: Vec<f64>) -> Option<f64> {
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied()
+}
+
+/// A loop that prints how many microseconds it took, once all that is looked at has been looked at once.
 fn timed(command: &str) -> String {
     format!(
         "{command}; b=${{EPOCHREALTIME/[.,]/}}; for i in {{1..{EXECS}}}; do {command}; done; \
@@ -95,36 +115,44 @@ fn timed(command: &str) -> String {
     )
 }
 
+fn session(place: &Path, url: &str, backend: &str, script: &str) -> Command {
+    let mut command = Command::new(dist("bin/execgate"));
+    command
+        .args(["--log", "error", "exec", "--no-login", "--policy", url])
+        .args(["--sandbox", backend, "--shell"])
+        .arg(dist("libexec/execgate/bash"))
+        .args(["--", script])
+        .current_dir(place);
+    command
+}
+
+/// Whether this machine has it.
+fn is_here(place: &Path, url: &str, backend: &str) -> bool {
+    let output = session(place, url, backend, ":").output().expect("a gate");
+    if !output.status.success() {
+        println!(
+            "no {backend}: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    output.status.success()
+}
+
 /// Milliseconds: what the script says for each of its execs, or else the whole time.
 fn once(place: &Path, url: &str, backend: &str, script: &str) -> f64 {
-    let shell = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/dist/libexec/execgate/bash");
-    assert!(shell.exists(), "no patched bash: `make build` makes it");
     let began = Instant::now();
-    let output = Command::new(env!("CARGO_BIN_EXE_execgate"))
-        .args([
-            "--log",
-            "error",
-            "exec",
-            "--no-login",
-            "--policy",
-            url,
-            "--sandbox",
-            backend,
-            "--shell",
-        ])
-        .arg(shell)
-        .args(["--", script])
-        .current_dir(place)
+    let output = session(place, url, backend, script)
         .output()
         .expect("a gate");
     let whole = began.elapsed().as_secs_f64() * 1e3;
+    assert!(output.status.success(), "{backend}: {script}: {output:?}");
+    // What an exec is refused is no measure of it.
+    assert!(output.stderr.is_empty(), "{backend}: {script}: {output:?}");
     let text = String::from_utf8_lossy(&output.stdout);
     #[allow(clippy::cast_precision_loss, reason = "hundreds")]
     let execs = EXECS as f64;
-    if let Ok(microseconds) = text.trim().parse::<f64>() {
-        microseconds / 1e3 / execs
-    } else {
-        assert!(output.status.success(), "{backend}: {script}: {output:?}");
-        whole
+    match text.trim().parse::<f64>() {
+        Ok(microseconds) => microseconds / 1e3 / execs,
+        Err(_) => whole,
     }
 }

@@ -43,27 +43,9 @@ impl Denials {
             listener: None,
             lacking: Some(lacking),
         };
-        let number = version
-            .strip_prefix("landlock ")
-            .and_then(|number| number.parse::<u32>().ok());
-        if backend != "landlock" {
-            return silent("only --sandbox landlock has its refusals recorded by the kernel");
-        }
-        if number.is_none_or(|number| number < 7) {
-            return silent("Landlock tells since its version 7, Linux 6.15");
-        }
-        let records = match Records::listen() {
+        let records = match records(backend, version) {
             Ok(records) => records,
-            Err(Lacking::Off) => {
-                return silent(
-                    "the kernel's audit record is off; as root, `auditctl -e 1` switches it on",
-                );
-            }
-            Err(Lacking::Listener) => {
-                return silent(
-                    "only root (CAP_AUDIT_READ, CAP_AUDIT_CONTROL) may read the kernel's audit record",
-                );
-            }
+            Err(lacking) => return silent(lacking),
         };
         let ended = over.clone();
         let listener = std::thread::Builder::new()
@@ -95,11 +77,38 @@ impl Denials {
     }
 }
 
+/// The kernel's record, for a sandbox of this backend and version.
+///
+/// # Errors
+/// Why it tells nothing.
+fn records(backend: &str, version: &str) -> Result<Records, &'static str> {
+    let number = version
+        .strip_prefix("landlock ")
+        .and_then(|number| number.parse::<u32>().ok());
+    if backend != "landlock" {
+        return Err("only --sandbox landlock has its refusals recorded by the kernel");
+    }
+    if number.is_none_or(|number| number < 7) {
+        return Err("Landlock tells since its version 7, Linux 6.15");
+    }
+    Records::listen().map_err(|lacking| match lacking {
+        Lacking::Off => "the kernel's audit record is off; as root, `auditctl -e 1` switches it on",
+        Lacking::Listener => {
+            "only root (CAP_AUDIT_READ, CAP_AUDIT_CONTROL) may read the kernel's audit record"
+        }
+    })
+}
+
+/// Why nothing is told of a sandbox of this backend and version, if so.
+pub(super) fn lacking(backend: &str, version: &str) -> Option<&'static str> {
+    records(backend, version).err()
+}
+
 fn follow(records: &Records, over: &AtomicBool) -> Found {
     let mut found = Found::default();
     loop {
         match records.next(QUIET) {
-            Ok(Some(record)) => found.add(&record, is_ours),
+            Ok(Some(record)) => found.add(&record, whose),
             Ok(None) if over.load(Ordering::Relaxed) => return found,
             Ok(None) => {}
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => found.lost = true,
@@ -111,33 +120,51 @@ fn follow(records: &Records, over: &AtomicBool) -> Found {
     }
 }
 
-/// Whether a process is of this gate's sessions. One that is gone can't be asked about.
-fn is_ours(pid: u32) -> bool {
+/// Whose a process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// This gate's sessions'.
+    Ours,
+    Others,
+    /// It is gone, and can't be asked about.
+    Gone,
+}
+
+fn whose(pid: u32) -> Whose {
     let own = process::own_pid();
+    if process::parent_from_proc(pid).is_none() {
+        return Whose::Gone;
+    }
     // A chain that long has been made to be long.
-    std::iter::successors(Some(pid), |pid| process::parent_from_proc(*pid))
+    let is_ours = std::iter::successors(Some(pid), |pid| process::parent_from_proc(*pid))
         .take(1000)
-        .any(|pid| pid == own)
+        .any(|pid| pid == own);
+    if is_ours { Whose::Ours } else { Whose::Others }
 }
 
 /// What was refused so far.
 #[derive(Debug, Default)]
 struct Found {
-    /// Landlock's domains: whether they are this gate's, where that is known.
-    domains: BTreeMap<String, bool>,
+    /// Landlock's domains, and whose they are.
+    domains: BTreeMap<String, Whose>,
     /// Refusals in domains that aren't known yet.
     waiting: Vec<(String, String)>,
     /// By the record's serial, to which a later part adds the program.
     serials: BTreeMap<String, String>,
     refused: BTreeMap<String, u64>,
     programs: BTreeMap<String, BTreeSet<String>>,
+    /// Those of which it can't be said whose they were.
+    unplaced: u64,
     lost: bool,
 }
 
 impl Found {
-    fn add(&mut self, record: &Record, is_ours: impl Fn(u32) -> bool) {
+    fn add(&mut self, record: &Record, whose: impl Fn(u32) -> Whose) {
         let field = |name: &str| field(&record.text, name);
-        let pid = || field("pid").and_then(|pid| pid.parse().ok());
+        let whose = || {
+            let pid = field("pid").and_then(|pid| pid.parse().ok());
+            pid.map_or(Whose::Gone, &whose)
+        };
         let serial = serial(&record.text);
         match record.kind {
             LANDLOCK_ACCESS => {
@@ -150,8 +177,7 @@ impl Found {
                     self.serials.pop_first();
                 }
                 match self.domains.get(&domain) {
-                    Some(true) => self.count(what),
-                    Some(false) => {}
+                    Some(whose) => self.place(*whose, what),
                     None if self.waiting.len() < MOST => self.waiting.push((domain, what)),
                     None => self.lost = true,
                 }
@@ -160,17 +186,15 @@ impl Found {
                 let Some(domain) = field("domain") else {
                     return;
                 };
-                let ours = pid().is_some_and(is_ours);
-                self.domains.insert(domain.clone(), ours);
+                let whose = whose();
+                self.domains.insert(domain.clone(), whose);
                 let (known, waiting) = std::mem::take(&mut self.waiting)
                     .into_iter()
                     .partition(|(of, _)| *of == domain);
                 self.waiting = waiting;
                 let known: Vec<(String, String)> = known;
                 for (_, what) in known {
-                    if ours {
-                        self.count(what);
-                    }
+                    self.place(whose, what);
                 }
             }
             SYSCALL => {
@@ -178,15 +202,24 @@ impl Found {
                     self.name(&what, program);
                 }
             }
-            SECCOMP if pid().is_some_and(is_ours) => {
+            SECCOMP => {
+                let whose = whose();
                 let call = field("syscall").and_then(|number| number.parse().ok());
                 let what = call.map_or_else(|| "a system call".to_owned(), system_call);
-                self.count(what.clone());
-                if let Some(program) = field("comm") {
+                self.place(whose, what.clone());
+                if let (Whose::Ours, Some(program)) = (whose, field("comm")) {
                     self.name(&what, program);
                 }
             }
             _ => {}
+        }
+    }
+
+    fn place(&mut self, whose: Whose, what: String) {
+        match whose {
+            Whose::Ours => self.count(what),
+            Whose::Others => {}
+            Whose::Gone => self.unplaced += 1,
         }
     }
 
@@ -209,10 +242,11 @@ impl Found {
     }
 
     fn text(&self) -> String {
-        let mut text = if self.refused.is_empty() {
-            "execgate: the kernel tells of nothing that the sandbox refused\n".to_owned()
-        } else {
+        let is_known = !self.refused.is_empty() || self.unplaced > 0 || self.lost;
+        let mut text = if is_known {
             "execgate: the sandbox refused:\n".to_owned()
+        } else {
+            "execgate: the kernel tells of nothing that the sandbox refused\n".to_owned()
         };
         for (what, count) in &self.refused {
             text.push_str("  ");
@@ -225,6 +259,14 @@ impl Found {
                 let _ = write!(text, ", {count} times");
             }
             text.push('\n');
+        }
+        // Those that still wait are in domains that were there before: no one's here.
+        if self.unplaced > 0 {
+            let _ = writeln!(
+                text,
+                "  and {} of which it can't be said whose they were: their process had ended",
+                self.unplaced
+            );
         }
         if self.lost {
             text.push_str("  and more, which was lost\n");
@@ -346,7 +388,11 @@ mod tests {
                 kind: *kind,
                 text: (*text).to_owned(),
             };
-            found.add(&record, |pid| pid == 1762);
+            found.add(&record, |pid| match pid {
+                1762 => Whose::Ours,
+                4 => Whose::Gone,
+                _ => Whose::Others,
+            });
         }
         found.text()
     }
@@ -409,6 +455,67 @@ mod tests {
         assert!(!text.contains("/other"), "{text}");
         #[cfg(target_arch = "x86_64")]
         assert!(text.contains("  tracing (ptrace) (python3)\n"), "{text}");
+    }
+
+    #[test]
+    fn a_refusal_whose_process_is_gone_is_counted_and_not_forgotten() {
+        let text = found(&[
+            (
+                1423,
+                "audit(1.1:2): domain=12 blockers=fs.read_file path=\"/secret\" dev=\"vda\"",
+            ),
+            (1424, "audit(1.1:2): domain=12 status=allocated pid=4"),
+            (
+                1326,
+                "audit(1.4:7): pid=4 comm=\"python3\" sig=0 syscall=101",
+            ),
+        ]);
+        assert!(
+            text.contains("  and 2 of which it can't be said whose they were"),
+            "{text}"
+        );
+        assert!(!text.contains("nothing"), "{text}");
+        assert!(!text.contains("/secret"), "{text}");
+    }
+
+    #[test]
+    fn it_is_said_why_the_kernel_tells_nothing() {
+        let why = |backend, version| records(backend, version).unwrap_err();
+        assert!(why("bubblewrap", "bubblewrap 0.8.0").starts_with("only --sandbox landlock"));
+        assert!(why("command", "").starts_with("only --sandbox landlock"));
+        for version in ["landlock 6", "landlock", ""] {
+            assert!(why("landlock", version).contains("Linux 6.15"), "{version}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused_is_in_words() {
+        let cases = [
+            ("blockers=fs.make_reg path=\"/a\"", "making something in /a"),
+            ("blockers=fs.remove_file path=\"/a\"", "removing from /a"),
+            (
+                "blockers=fs.write_file,fs.truncate path=\"/a\"",
+                "writing and emptying /a",
+            ),
+            ("blockers=net.connect_tcp dest=80", "connecting to port 80"),
+            ("blockers=net.bind_tcp src=81", "listening at port 81"),
+            ("blockers=net.bind_tcp", "listening at port ?"),
+            (
+                "blockers=scope.abstract_unix_socket path=00616263",
+                "an abstract socket of others: \\x00abc outside",
+            ),
+            (
+                "blockers=ptrace opid=1 ocomm=\"gate\"",
+                "looking into gate outside",
+            ),
+            ("blockers=fs.later path=\"/a\"", "fs.later /a"),
+            ("blockers=fs.read_file", "reading ?"),
+        ];
+        for (record, words) in cases {
+            let blockers = field(record, "blockers").unwrap();
+            assert_eq!(access(&blockers, record), words);
+        }
+        assert_eq!(system_call(-1), "system call -1");
     }
 
     #[test]

@@ -100,6 +100,7 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> Result<c_int, Failure> {
     findings.push(open_files());
     findings.push(landlock());
     findings.push(bubblewrap());
+    findings.push(denials());
     findings.extend(policies(&arguments.policy));
     // A variable that is set to nothing isn't a choice.
     if let Some(journal) = &arguments.journal
@@ -312,6 +313,25 @@ fn landlock() -> Finding {
             Status::Weak,
             format!("--sandbox landlock, the default, can't be used: {error}"),
             "use --sandbox bubblewrap",
+        ),
+    }
+}
+
+/// Whether `--explain-denials` has anything to say here.
+fn denials() -> Finding {
+    const SUBJECT: &str = "denials";
+    let version =
+        Landlock::find().map_or(String::new(), |found| format!("landlock {}", found.version));
+    match super::denials::lacking("landlock", &version) {
+        None => Finding::good(
+            SUBJECT,
+            "`exec --explain-denials` tells what --sandbox landlock refuses",
+        ),
+        Some(lacking) => Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            format!("`exec --explain-denials` can't tell what a sandbox refuses: {lacking}"),
+            "run it as root on Linux 6.15 or newer, while the kernel's audit record is on",
         ),
     }
 }

@@ -42,7 +42,8 @@ pub(super) struct SandboxArguments {
     #[arg(long, value_name = "PATH", value_parser = parse_path)]
     read: Vec<PathBuf>,
 
-    /// What can be written besides what the profile says. May be repeated
+    /// What can be written besides what the profile says. May be repeated. Under landlock, in directories that
+    /// something hidden is in or below, what is there can be written, and nothing be made, renamed or removed
     #[arg(long, value_name = "PATH", value_parser = parse_path)]
     write: Vec<PathBuf>,
 
@@ -168,11 +169,19 @@ impl SandboxArguments {
         let bound = bound.as_ref().map(resolve).transpose()?;
         let sandbox = Sandbox::new(backend, resolve(&profile)?, bound, terminals(), refusals)
             .map_err(|error| no_sandbox(&error))?;
-        self.accept(&sandbox.report())?;
-        let denials = self.explain_denials.then(|| {
-            let report = sandbox.report();
-            Denials::listen(&report.backend, &report.version)
-        });
+        let report = sandbox.report();
+        self.accept(&report)?;
+        if !report.not_granted.is_empty() {
+            tracing::warn!(
+                target: "execgate::sandbox",
+                "so that what is hidden stays so, {}; where that is needed, let the session write a directory that \
+                 holds nothing of the kind, or use --sandbox bubblewrap",
+                report.not_granted.join("; ")
+            );
+        }
+        let denials = self
+            .explain_denials
+            .then(|| Denials::listen(&report.backend, &report.version));
         Ok(Sandboxed {
             sandbox,
             temporary,
@@ -271,8 +280,8 @@ pub(super) fn bubblewrap() -> Result<Bubblewrap, Failure> {
 fn no_sandbox(error: &SandboxError) -> Failure {
     let failure = Failure::new(error);
     match error {
-        SandboxError::Landlock(LandlockError::HiddenInWritable { .. }) => failure.hint(
-            "let the session write a directory that has nothing hidden in it, or use --sandbox bubblewrap",
+        SandboxError::Landlock(LandlockError::RootWritable { .. }) => failure.hint(
+            "start it in another directory, or use --sandbox bubblewrap, which has a /proc of its own",
         ),
         SandboxError::Landlock(LandlockError::Unavailable(_)) => failure.hint(
             "use --sandbox bubblewrap; --sandbox none confines nothing. `execgate doctor` says what there is",

@@ -11,8 +11,9 @@ use super::service::ServiceOptions;
 use super::{Failure, OutputForm, OutputOption, SUCCESS};
 use crate::pb::session::v1 as pb;
 use crate::pb::session::v1::session_service_client::SessionServiceClient;
+use crate::pb::v1::Enforcement;
 use crate::policyd::approvals::json::time;
-use crate::policyd::text;
+use crate::policyd::{described, text};
 
 /// The largest answer that is read, in bytes.
 const LARGEST: usize = 16 << 20;
@@ -116,6 +117,7 @@ fn list(arguments: &ListArguments) -> Result<c_int, Failure> {
                 "workdir": lossy(&session.workdir),
                 "command": session.command.iter().map(|word| lossy(word)).collect::<Vec<_>>(),
                 "sandbox": session.sandbox,
+                "sandbox_info": described::sandbox(session.sandbox_info.as_ref()),
                 "connected_at": time(session.connected_at),
                 "pending_approvals": session.pending_approvals,
             });
@@ -125,7 +127,8 @@ fn list(arguments: &ListArguments) -> Result<c_int, Failure> {
         OutputForm::Text => {
             let rows: Vec<_> = sessions.iter().map(row).collect();
             let heading = [
-                "SESSION", "GATE", "HOST", "USER", "SINCE", "WAITING", "LABELS", "COMMAND",
+                "SESSION", "GATE", "HOST", "USER", "SANDBOX", "SINCE", "WAITING", "LABELS",
+                "COMMAND",
             ];
             table(&mut out, heading, &rows)
         }
@@ -136,7 +139,7 @@ fn list(arguments: &ListArguments) -> Result<c_int, Failure> {
     Ok(SUCCESS)
 }
 
-fn row(session: &pb::Session) -> [String; 8] {
+fn row(session: &pb::Session) -> [String; 9] {
     let shown = |words: &str| text::shown(words.as_bytes());
     let mut labels: Vec<_> = session.labels.iter().collect();
     labels.sort();
@@ -152,11 +155,22 @@ fn row(session: &pb::Session) -> [String; 8] {
         text::shortened(&shown(&session.gate), 30),
         text::shortened(&shown(&session.hostname), 30),
         user,
+        sandbox(session),
         time(session.connected_at),
         session.pending_approvals.to_string(),
         text::shortened(&labels.join(" "), 40),
         text::shortened(&command, 60),
     ]
+}
+
+/// The backend, and how much of it is in force unless all is.
+fn sandbox(session: &pb::Session) -> String {
+    let name = text::shortened(&text::shown(session.sandbox.as_bytes()), 30);
+    let info = session.sandbox_info.clone().unwrap_or_default();
+    match info.enforcement() {
+        Enforcement::Partial => format!("{name} (partial)"),
+        Enforcement::Full | Enforcement::None | Enforcement::Unspecified => name,
+    }
 }
 
 fn terminate(arguments: &TerminateArguments) -> Result<c_int, Failure> {

@@ -53,6 +53,8 @@ pub struct SandboxReport {
     pub version: String,
     /// What no version of the backend holds, in words.
     pub limits: Vec<String>,
+    /// What of the profile isn't allowed, because the backend can't allow it without allowing more, in words.
+    pub not_granted: Vec<String>,
 }
 
 impl SandboxReport {
@@ -66,6 +68,7 @@ impl SandboxReport {
             not_enforced: Vec::new(),
             version: String::new(),
             limits: Vec::new(),
+            not_granted: Vec::new(),
         }
     }
 }

@@ -120,6 +120,7 @@ pub fn session_started(
             unenforced_parts: session.sandbox.not_enforced.clone(),
             version: session.sandbox.version.clone(),
             limits: session.sandbox.limits.clone(),
+            ungranted_parts: session.sandbox.not_granted.clone(),
         }),
         start_time: Some(session.started_at.into()),
     };

@@ -70,6 +70,13 @@ pub(super) fn excess(event: &Event) -> Option<&'static str> {
                     }),
                 ),
                 (
+                    "sandbox.ungranted_parts",
+                    sandbox.is_some_and(|sandbox| {
+                        let list = &sandbox.ungranted_parts;
+                        list.len() > SHORTCOMINGS || list.iter().any(|what| name(what))
+                    }),
+                ),
+                (
                     "labels",
                     started.labels.len() > LABELS || label_bytes > LABEL_BYTES,
                 ),

@@ -78,6 +78,27 @@ pub(super) fn escalate(escalate: &v1::Escalate) -> Value {
     })
 }
 
+/// What a gate said of a session's sandbox; `null` where that isn't known.
+pub(crate) fn sandbox(info: Option<&v1::SandboxInfo>) -> Value {
+    let Some(info) = info else {
+        return Value::Null;
+    };
+    let enforcement = match info.enforcement() {
+        v1::Enforcement::Full => "full",
+        v1::Enforcement::Partial => "partial",
+        v1::Enforcement::None | v1::Enforcement::Unspecified => "none",
+    };
+    json!({
+        "backend": info.backend,
+        "enforcement": enforcement,
+        "profile": info.profile,
+        "version": info.version,
+        "not_enforced": info.unenforced_parts,
+        "not_granted": info.ungranted_parts,
+        "limits": info.limits,
+    })
+}
+
 /// How the environment of an escalated command differed.
 pub(super) fn environment(difference: &v1::EnvironmentDifference) -> Value {
     let names = |names: &[prost::bytes::Bytes]| -> Vec<String> {

@@ -25,7 +25,7 @@ pub mod check;
 pub mod command;
 mod connection;
 mod console;
-mod described;
+pub(crate) mod described;
 mod identity;
 pub mod listen;
 mod numbers;

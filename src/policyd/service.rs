@@ -689,6 +689,7 @@ pub(super) fn session_facts(
         not_enforced: sandbox.unenforced_parts,
         sandbox_version: sandbox.version,
         sandbox_limits: sandbox.limits,
+        not_granted: sandbox.ungranted_parts,
     })
 }
 

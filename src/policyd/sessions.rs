@@ -285,6 +285,7 @@ fn message(connected: &Connected, pending_approvals: u32) -> pb::Session {
         sandbox: facts.sandbox.clone(),
         connected_at: Some(connected.since.into()),
         pending_approvals,
+        sandbox_info: Some(facts.sandbox_info()),
     }
 }
 

@@ -3,8 +3,10 @@
 //! Its namespaces hide processes, the network and what is hidden altogether. What it can't do: hide what isn't
 //! there when the command starts, since there is nothing to put something over.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -20,6 +22,7 @@ pub struct Bubblewrap {
     /// Such as `0.8.0`.
     version: String,
     argument_zero: ArgumentZero,
+    open_places: OpenPlaces,
 }
 
 /// Whether a command's argument zero can be another than its path.
@@ -29,6 +32,15 @@ enum ArgumentZero {
     Kept,
     /// It is the path.
     Path,
+}
+
+/// Whether it mounts what is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OpenPlaces {
+    /// It does: `--bind-fd`, since 0.10, and in Debian's 0.8.
+    Mounted,
+    /// It mounts names alone.
+    NotKnown,
 }
 
 /// What no version holds.
@@ -121,6 +133,7 @@ impl Bubblewrap {
             let reason = String::from_utf8_lossy(&tried.stderr).trim().to_owned();
             return Err(BubblewrapError::Fails { program, reason });
         }
+        let help = String::from_utf8_lossy(&run(&["--help"])?.stdout).into_owned();
         let numbers: Vec<u32> = version
             .split('.')
             .map_while(|part| part.parse().ok())
@@ -132,6 +145,11 @@ impl Bubblewrap {
             } else {
                 ArgumentZero::Path
             },
+            open_places: if help.contains("--ro-bind-fd") {
+                OpenPlaces::Mounted
+            } else {
+                OpenPlaces::NotKnown
+            },
             version,
         })
     }
@@ -142,11 +160,25 @@ impl Bubblewrap {
         format!("bubblewrap {}", self.version)
     }
 
-    /// The command line that runs `command` in a sandbox.
+    /// The command line that runs `command` in a sandbox. `loose` are paths of the scope whose names may lead
+    /// elsewhere by the time that they are mounted, opened.
     ///
     /// # Errors
-    /// No descriptors left for the filters.
-    pub(super) fn confine(&self, command: Unconfined<'_>, scope: &Scope) -> io::Result<Confined> {
+    /// No descriptors left for the filters; a version that can't mount what is open.
+    pub(super) fn confine(
+        &self,
+        command: Unconfined<'_>,
+        scope: &Scope,
+        loose: BTreeMap<PathBuf, OwnedFd>,
+    ) -> io::Result<Confined> {
+        if let (Some((path, _)), OpenPlaces::NotKnown) = (loose.first_key_value(), self.open_places)
+        {
+            return Err(io::Error::other(format!(
+                "the session can change what {} is, and this bubblewrap can't mount what is open: \
+                 --bind-fd is in 0.10",
+                path.display()
+            )));
+        }
         let mut options = Options(vec!["bwrap".into()]);
         options.flags(&NAMESPACES);
         if host::user().id == 0 {
@@ -158,8 +190,7 @@ impl Bubblewrap {
         if scope.network == NetworkAccess::Denied {
             options.flags(&["--unshare-net"]);
         }
-        options.mounts(scope);
-        let mut descriptors = Vec::new();
+        let mut descriptors = options.mounts(scope, loose);
         for filter in seccomp::filters(scope.network)? {
             options.flags(&["--add-seccomp-fd"]);
             descriptors.push((filter.to_file()?, options.0.len()));
@@ -183,6 +214,21 @@ impl Bubblewrap {
     }
 }
 
+/// The directories between what can be written and what has a mount of its own in it. They get one too: what is a
+/// mount can't be moved, and what is below would be found by another name afterwards, uncovered.
+fn held(scope: &Scope) -> impl Iterator<Item = &Path> {
+    let inner = scope
+        .paths
+        .keys()
+        .filter(|path| path.symlink_metadata().is_ok());
+    inner.flat_map(|path| {
+        path.ancestors()
+            .skip(1)
+            .take_while(|above| !scope.paths.contains_key(*above))
+            .filter(|above| scope.access(above) == Access::Write)
+    })
+}
+
 struct Options(Vec<OsString>);
 
 impl Options {
@@ -198,8 +244,31 @@ impl Options {
         self.0.extend([option.into(), place.into()]);
     }
 
-    /// From the shortest path to the longest, so that the longest decides.
-    fn mounts(&mut self, scope: &Scope) {
+    /// Mounts something, by its name or as it is open.
+    fn bind(
+        &mut self,
+        option: &str,
+        path: &Path,
+        loose: &mut BTreeMap<PathBuf, OwnedFd>,
+        descriptors: &mut Vec<(OwnedFd, usize)>,
+    ) {
+        let Some(place) = loose.remove(path) else {
+            return self.mount(option, path, path);
+        };
+        self.0.push(format!("{option}-fd").into());
+        descriptors.push((place, self.0.len()));
+        self.flags(&["?"]);
+        self.0.push(path.into());
+    }
+
+    /// From the shortest path to the longest, so that the longest decides. Returns what is mounted as it is
+    /// open, with its places.
+    fn mounts(
+        &mut self,
+        scope: &Scope,
+        mut loose: BTreeMap<PathBuf, OwnedFd>,
+    ) -> Vec<(OwnedFd, usize)> {
+        let mut descriptors = Vec::new();
         let root = Path::new("/");
         match scope.access(root) {
             Access::Hidden => self.links(),
@@ -212,14 +281,22 @@ impl Options {
             self.flags(&["--tmpfs", "/tmp"]);
         }
         let own = ["/", "/tmp", "/dev", "/proc"].map(Path::new);
-        for (path, access) in &scope.paths {
+        let mut mounts: BTreeMap<&Path, Access> = held(scope)
+            .map(|directory| (directory, Access::Write))
+            .collect();
+        mounts.extend(scope.paths.iter().map(|(path, access)| (&**path, *access)));
+        for (path, access) in mounts {
             let above = path
                 .parent()
                 .map_or(Access::Hidden, |parent| scope.access(parent));
             match access {
-                Access::Read if path != root => self.mount("--ro-bind", path, path),
-                Access::Write if path != root => self.mount("--bind", path, path),
-                Access::Hidden if above != Access::Hidden && !own.contains(&&**path) => {
+                Access::Read if path != root => {
+                    self.bind("--ro-bind", path, &mut loose, &mut descriptors);
+                }
+                Access::Write if path != root => {
+                    self.bind("--bind", path, &mut loose, &mut descriptors);
+                }
+                Access::Hidden if above != Access::Hidden && !own.contains(&path) => {
                     match path.metadata() {
                         Ok(found) if found.is_dir() => {
                             self.at("--tmpfs", path);
@@ -240,6 +317,7 @@ impl Options {
         for path in covered {
             self.at("--remount-ro", path);
         }
+        descriptors
     }
 
     /// A root directory with nothing but the links of the real one, `/bin` and the like.

@@ -8,6 +8,9 @@
 //!
 //! - One rule, and one system call, for each entry of the directories on the way to something hidden.
 //! - What is made in those directories later can't be read in the session.
+//! - Where such a directory can be written, nothing can be made, renamed or removed directly in it: the right
+//!   to that would hold for what is hidden below as well. What is in it when the session starts can be
+//!   written.
 //! - Directories can be listed, hidden ones too, and files be looked at from outside (`stat(2)`): the right to
 //!   list can't be given to one directory alone, and Landlock has none for `stat`.
 //! - A rule is on the file itself. What has another name elsewhere (a hard link, a bind mount) is as readable
@@ -22,7 +25,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use landlock::{
     ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset,
@@ -54,16 +57,15 @@ pub enum LandlockError {
         "Linux 5.13 or newer has it, built with CONFIG_SECURITY_LANDLOCK"
     })]
     Unavailable(#[source] io::Error),
-    /// Something hidden is in something that can be written.
+    /// All that isn't hidden is to be written.
     #[error(
-        "{} is hidden, and in {}, which can be written: Landlock can't take it out of that",
-        .hidden.display(), .writable.display()
+        "/ is to be written, and {} in it is hidden: under Landlock that leaves the kernel's own files \
+         in /proc and /sys to be written",
+        .hidden.display()
     )]
-    HiddenInWritable {
+    RootWritable {
         /// What is hidden.
         hidden: PathBuf,
-        /// What can be written.
-        writable: PathBuf,
     },
     /// A path of the profile can't be opened.
     #[error("cannot open {}", .path.display())]
@@ -81,7 +83,7 @@ pub enum LandlockError {
 /// What no version holds.
 pub(super) const LIMITS: [&str; 4] = [
     "modes, owners, times and extended attributes of files elsewhere can be changed by who owns them",
-    "names, sizes and times of hidden files can be seen",
+    "names, sizes, times, what links lead to and extended attributes of hidden files can be seen",
     "other processes and their command lines can be seen",
     "datagrams can be sent to Unix datagram sockets that have a name",
 ];
@@ -140,25 +142,16 @@ pub(super) fn ruleset(scope: &Scope, terminals: &[PathBuf]) -> Result<OwnedFd, L
         device: AccessFs::from_file(abi) & !AccessFs::Execute,
     };
     for path in scope.with(Access::Write) {
-        if let Some(hidden) = scope.hidden_below(path).find(|hidden| hidden.exists()) {
-            return Err(LandlockError::HiddenInWritable {
-                hidden: hidden.to_owned(),
-                writable: path.to_owned(),
+        let kept = kept_in(scope, path);
+        if let (Some(hidden), true) = (kept.first(), path == Path::new("/")) {
+            return Err(LandlockError::RootWritable {
+                hidden: (*hidden).to_owned(),
             });
         }
-        rules.grant(&open(path)?, rules.write)?;
+        rules.grant_but(path, kept, rules.write)?;
     }
     for path in scope.with(Access::Read) {
-        let mut way = Way::default();
-        for hidden in scope.hidden_below(path) {
-            way.add(hidden.strip_prefix(path).unwrap_or(hidden));
-        }
-        let place = open(path)?;
-        if !way.further.is_empty() {
-            // Of directories with something hidden below them at least the names can be seen.
-            rules.grant(&place, AccessFs::ReadDir.into())?;
-        }
-        rules.grant_around(&place, &way)?;
+        rules.grant_but(path, scope.less_below(path, Access::Read), rules.read)?;
     }
     for device in DEVICES
         .iter()
@@ -173,15 +166,84 @@ pub(super) fn ruleset(scope: &Scope, terminals: &[PathBuf]) -> Result<OwnedFd, L
     fd.ok_or_else(|| LandlockError::Unavailable(io::Error::from_raw_os_error(libc::ENOSYS)))
 }
 
-/// Opens what is named by a path without symbolic links.
-fn open(path: &Path) -> Result<File, LandlockError> {
-    let opened = CString::new(path.as_os_str().as_bytes())
-        .map_err(io::Error::other)
-        .and_then(|name| confine::open_place(None, &name));
-    opened.map_err(|source| LandlockError::Open {
-        path: path.to_owned(),
-        source,
-    })
+/// What is there below a path that can be written, and can't be written itself; what is below that isn't
+/// listed. What isn't there yet isn't kept: it would have the directory that it might come to be in narrowed
+/// for nothing.
+fn kept_in<'a>(scope: &'a Scope, writable: &'a Path) -> Vec<&'a Path> {
+    let mut kept: Vec<&Path> = Vec::new();
+    for path in scope.less_below(writable, Access::Write) {
+        let is_missing = path.symlink_metadata().is_err_and(|error| {
+            matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            )
+        });
+        if !is_missing && !kept.iter().any(|above| path.starts_with(above)) {
+            kept.push(path);
+        }
+    }
+    kept
+}
+
+/// How many directories are named one by one, and how much of each is said, in bytes.
+const MOST_NAMED: usize = 32;
+const LONGEST: usize = 900;
+
+/// What a profile allows and this doesn't, in words: changing directories on the way to what is kept.
+pub(super) fn not_granted(scope: &Scope) -> Vec<String> {
+    let mut narrowed: BTreeMap<&Path, Vec<&Path>> = BTreeMap::new();
+    for writable in scope.with(Access::Write) {
+        for kept in kept_in(scope, writable) {
+            let above = kept.ancestors().skip(1);
+            for directory in above.take_while(|above| above.starts_with(writable)) {
+                let names = narrowed.entry(directory).or_default();
+                names.push(kept.strip_prefix(directory).unwrap_or(kept));
+            }
+        }
+    }
+    let count = narrowed.len();
+    let mut said: Vec<_> = narrowed
+        .iter()
+        .take(MOST_NAMED)
+        .map(|(directory, kept)| {
+            let names: Vec<_> = kept.iter().take(3).map(|name| name.display().to_string()).collect();
+            let more = match kept.len().saturating_sub(names.len()) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let mut text = format!(
+                "nothing can be made, renamed or removed directly in {}: it holds {}{more}, which can't be written",
+                directory.display(),
+                names.join(", "),
+            );
+            let end = (0..=LONGEST.min(text.len())).rfind(|end| text.is_char_boundary(*end));
+            text.truncate(end.unwrap_or(0));
+            text
+        })
+        .collect();
+    if count > MOST_NAMED {
+        said.push(format!("nor in {} more directories", count - MOST_NAMED));
+    }
+    said
+}
+
+/// Opens what is named by an absolute path without symbolic links, step by step: a link that somebody has put on the
+/// way since the path was settled is an error.
+pub(super) fn open(path: &Path) -> Result<File, LandlockError> {
+    let step = |place: Option<&File>, name: &OsStr| {
+        let opened = confine::open_place(place, &CString::new(name.as_bytes())?)?;
+        if opened.metadata()?.is_symlink() {
+            return Err(io::Error::from_raw_os_error(libc::ELOOP));
+        }
+        Ok(opened)
+    };
+    let mut names = path.components().map(Component::as_os_str);
+    let root = step(None, names.next().unwrap_or_default());
+    root.and_then(|root| names.try_fold(root, |place, name| step(Some(&place), name)))
+        .map_err(|source| LandlockError::Open {
+            path: path.to_owned(),
+            source,
+        })
 }
 
 /// The way to what is hidden below a directory. A name without anything further is hidden itself.
@@ -237,10 +299,34 @@ impl Rules {
         Ok(())
     }
 
-    /// Grants reading of a place but for what is on the way.
-    fn grant_around(&mut self, place: &File, way: &Way) -> Result<(), LandlockError> {
+    /// Grants access to a path and all below it but for these.
+    fn grant_but<'a>(
+        &mut self,
+        path: &Path,
+        kept: impl IntoIterator<Item = &'a Path>,
+        access: BitFlags<AccessFs>,
+    ) -> Result<(), LandlockError> {
+        let mut way = Way::default();
+        for kept in kept {
+            way.add(kept.strip_prefix(path).unwrap_or(kept));
+        }
+        let place = open(path)?;
+        if !way.further.is_empty() {
+            // Of directories with something hidden below them at least the names can be seen.
+            self.grant(&place, AccessFs::ReadDir.into())?;
+        }
+        self.grant_around(&place, &way, access)
+    }
+
+    /// Grants access to a place but for what is on the way.
+    fn grant_around(
+        &mut self,
+        place: &File,
+        way: &Way,
+        access: BitFlags<AccessFs>,
+    ) -> Result<(), LandlockError> {
         if way.further.is_empty() {
-            return self.grant(place, self.read);
+            return self.grant(place, access);
         }
         // What can't be listed can't be read by its user either, but for names that are known.
         let Ok(entries) = std::fs::read_dir(place_of(place)) else {
@@ -264,19 +350,23 @@ impl Rules {
                 continue;
             };
             match further {
-                Some(way) if is_directory(&opened) => self.grant_around(&opened, way)?,
+                Some(way) if is_directory(&opened) => self.grant_around(&opened, way, access)?,
                 // Where a directory is expected and something else is, nothing is granted.
                 Some(_) => {}
-                None => self.grant_found(&opened)?,
+                None => self.grant_found(&opened, access)?,
             }
         }
         Ok(())
     }
 
-    /// Grants reading of what was found on the way. What the kernel takes no rule for, such as a file
+    /// Grants access to what was found on the way. What the kernel takes no rule for, such as a file
     /// that has just been removed, stays out of reach.
-    fn grant_found(&mut self, place: &File) -> Result<(), LandlockError> {
-        match self.grant(place, self.read) {
+    fn grant_found(
+        &mut self,
+        place: &File,
+        access: BitFlags<AccessFs>,
+    ) -> Result<(), LandlockError> {
+        match self.grant(place, access) {
             Err(LandlockError::Rules(landlock::RulesetError::AddRules(_))) => Ok(()),
             other => other,
         }

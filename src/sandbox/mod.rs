@@ -19,6 +19,7 @@ mod seccomp;
 pub mod secrets;
 mod template;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -218,6 +219,10 @@ impl Sandbox {
             not_enforced: lacking,
             limits: limits(&backend),
             version,
+            not_granted: match &backend {
+                Backend::Landlock => landlock::not_granted(&scope),
+                _ => Vec::new(),
+            },
         };
         let confinement = match &backend {
             Backend::Landlock => Some(confinement(&scope, &terminals, refusals)?),
@@ -315,9 +320,9 @@ impl Sandbox {
         if self.backend == Backend::None {
             return Err(SandboxError::NotEnforceable("none"));
         }
-        let scope = self.scope_of(permissions)?;
+        let (scope, named) = self.scope_of(permissions)?;
         if let Some(bound) = &self.bound {
-            within(&scope, permissions, bound)?;
+            within(&scope, &named, bound)?;
         }
         self.by_scope(command, &scope)
     }
@@ -329,20 +334,41 @@ impl Sandbox {
                 confinement: Some(confinement(scope, &self.terminals, self.refusals)?),
                 ..command.as_it_is()
             }),
-            Backend::Bubblewrap(bubblewrap) => bubblewrap
-                .confine(command, scope)
-                .map_err(SandboxError::Make),
+            Backend::Bubblewrap(bubblewrap) => {
+                let loose = self.loose(scope)?;
+                bubblewrap
+                    .confine(command, scope, loose)
+                    .map_err(SandboxError::Make)
+            }
             Backend::Command(template) => Ok(template.confine(command, scope)),
         }
     }
 
-    /// What a verdict's permissions mean here: the session's own temporary directory is always in them.
-    fn scope_of(&self, permissions: &EscalationPermissions) -> Result<Scope, SandboxError> {
+    /// What of a scope the session may have moved by the time that its name is looked up once more, opened. The
+    /// places of its own scope it can't move.
+    fn loose(&self, scope: &Scope) -> Result<BTreeMap<PathBuf, OwnedFd>, SandboxError> {
+        let named = scope.with(Access::Read).chain(scope.with(Access::Write));
+        named
+            .filter(|path| self.scope.can_move(path) && !self.scope.paths.contains_key(*path))
+            .map(|path| {
+                let place = landlock::open(path)?;
+                Ok((path.to_owned(), place.into()))
+            })
+            .collect()
+    }
+
+    /// What a verdict's permissions mean here, and the paths that it names: the session's own temporary
+    /// directory is always in them.
+    fn scope_of(
+        &self,
+        permissions: &EscalationPermissions,
+    ) -> Result<(Scope, Vec<(Access, PathBuf)>), SandboxError> {
         let hidden = self
             .scope
             .with(Access::Hidden)
             .map(|path| (path.to_owned(), Access::Hidden));
-        let mut paths: std::collections::BTreeMap<_, _> = hidden.collect();
+        let mut paths: BTreeMap<_, _> = hidden.collect();
+        let mut named = Vec::new();
         if permissions.readable.is_empty() {
             let readable = self
                 .scope
@@ -356,26 +382,23 @@ impl Sandbox {
         ];
         for (field, list, access) in lists {
             for path in list {
-                let found = path.canonicalize().map_err(|error| {
-                    SandboxError::Permissions(PathError::Missing {
-                        field,
-                        path: path.clone(),
-                        error,
-                    })
-                })?;
-                paths.insert(found, access);
+                let settled = self.scope.settle(field, path);
+                let settled = settled.map_err(SandboxError::Permissions)?;
+                named.push((access, settled.clone()));
+                paths.insert(settled, access);
             }
         }
         if let Some(temporary) = &self.scope.temporary {
             paths.insert(temporary.clone(), Access::Write);
         }
-        Ok(Scope {
+        let scope = Scope {
             profile: "permissions".to_owned(),
             paths,
             network: permissions.network,
             workdir: self.scope.workdir.clone(),
             temporary: self.scope.temporary.clone(),
-        })
+        };
+        Ok((scope, named))
     }
 }
 
@@ -389,41 +412,36 @@ pub fn limits(backend: &Backend) -> Vec<String> {
     limits.iter().map(|limit| (*limit).to_owned()).collect()
 }
 
-/// Checks that permissions are within the owner's bound: each path that they name, and all below it.
-fn within(
-    scope: &Scope,
-    permissions: &EscalationPermissions,
-    bound: &Scope,
-) -> Result<(), SandboxError> {
+/// Checks that permissions are within the owner's bound: each path that they name, and all below it. The paths
+/// are those that will be granted: what their names lead to may be something else by now.
+fn within(scope: &Scope, named: &[(Access, PathBuf)], bound: &Scope) -> Result<(), SandboxError> {
     let exceeds = |excess: String| {
         Err(SandboxError::Exceeds {
             bound: bound.profile.clone(),
             excess,
         })
     };
-    if permissions.network == NetworkAccess::Allowed && bound.network == NetworkAccess::Denied {
+    if scope.network == NetworkAccess::Allowed && bound.network == NetworkAccess::Denied {
         return exceeds("the verdict grants the network".to_owned());
     }
     // What the session itself may is its owner's word already, and no verdict's.
-    let named = [
-        (Access::Read, &permissions.readable, "reading"),
-        (Access::Write, &permissions.writable, "writing"),
-    ];
-    for (access, list, verb) in named {
-        for path in list.iter().map(|path| profile::where_it_leads(path)) {
-            if bound.access(&path) < access {
-                return exceeds(format!("the verdict grants {verb} {}", path.display()));
-            }
-            let below = bound.paths.iter().find(|(inner, allowed)| {
-                **allowed < access && inner.starts_with(&path) && scope.access(inner) > **allowed
-            });
-            if let Some((inner, _)) = below {
-                return exceeds(format!(
-                    "the verdict grants {verb} {}, in which {} is",
-                    path.display(),
-                    inner.display()
-                ));
-            }
+    for (access, path) in named {
+        let verb = match access {
+            Access::Write => "writing",
+            Access::Read | Access::Hidden => "reading",
+        };
+        if bound.access(path) < *access {
+            return exceeds(format!("the verdict grants {verb} {}", path.display()));
+        }
+        let below = bound.paths.iter().find(|(inner, allowed)| {
+            **allowed < *access && inner.starts_with(path) && scope.access(inner) > **allowed
+        });
+        if let Some((inner, _)) = below {
+            return exceeds(format!(
+                "the verdict grants {verb} {}, in which {} is",
+                path.display(),
+                inner.display()
+            ));
         }
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! The one language for all backends: what a profile says, and what it means in one place.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
@@ -85,6 +86,19 @@ pub enum PathError {
         path: PathBuf,
         /// What the system says.
         error: io::Error,
+    },
+    /// Whoever is in the session decides where it leads.
+    #[error(
+        "{field} {}: it leads through the link {}, which the session can change: name where it leads to",
+        .path.display(), .link.display()
+    )]
+    Loose {
+        /// Which part has it.
+        field: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// The link on the way.
+        link: PathBuf,
     },
     /// It is to be hidden and not.
     #[error("{} is both to be hidden and to be {}", .path.display(), .access.verb())]
@@ -208,24 +222,28 @@ impl Profile {
                 paths.insert(path, access);
             }
         }
-        for path in &place.visible {
-            if let Ok(path) = path.canonicalize() {
-                paths.entry(path).or_insert(Access::Read);
-            }
-        }
         if let Some(temporary) = &place.temporary {
             paths.insert(temporary.clone(), Access::Write);
         }
-        for path in &place.gates_own {
-            paths.insert(where_it_leads(path), Access::Hidden);
-        }
-        Ok(Scope {
+        let mut scope = Scope {
             profile: self.name.clone(),
             paths,
             network: self.network,
             workdir: place.workdir.clone(),
             temporary: place.temporary.clone(),
-        })
+        };
+        for path in &place.visible {
+            // What can be written stays so: its owner said it.
+            if let Ok(path) = path.canonicalize()
+                && scope.access(&path) == Access::Hidden
+            {
+                scope.paths.insert(path, Access::Read);
+            }
+        }
+        for path in &place.gates_own {
+            scope.paths.insert(where_it_leads(path), Access::Hidden);
+        }
+        Ok(scope)
     }
 }
 
@@ -245,6 +263,15 @@ impl Surroundings {
     }
 }
 
+/// The names of a path, the last one first, with `..` for each step up.
+fn parts(path: &Path) -> impl Iterator<Item = OsString> {
+    path.components().rev().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    })
+}
+
 /// The path without symbolic links, as far as it exists.
 pub(super) fn where_it_leads(path: &Path) -> PathBuf {
     for ancestor in path.ancestors() {
@@ -261,7 +288,66 @@ pub(super) fn where_it_leads(path: &Path) -> PathBuf {
     path.to_owned()
 }
 
+/// Most links on one way, as many as the kernel follows.
+const MOST_LINKS: usize = 40;
+
 impl Scope {
+    /// The path without symbolic links, of something that exists. A link that a session of this scope can
+    /// change isn't followed: it would be the session that says what is meant.
+    pub(super) fn settle(&self, field: &'static str, path: &Path) -> Result<PathBuf, PathError> {
+        if !path.is_absolute() {
+            return Err(PathError::NotAbsolute(path.to_owned()));
+        }
+        if path.components().any(|part| part == Component::ParentDir) {
+            return Err(PathError::GoesUp(path.to_owned()));
+        }
+        let missing = |error| PathError::Missing {
+            field,
+            path: path.to_owned(),
+            error,
+        };
+        let mut links = 0;
+        let mut settled = PathBuf::from("/");
+        // The rest of the way, from its end.
+        let mut rest: Vec<_> = parts(path).collect();
+        while let Some(part) = rest.pop() {
+            if part == ".." {
+                settled.pop();
+                continue;
+            }
+            let next = settled.join(&part);
+            if !next.symlink_metadata().map_err(missing)?.is_symlink() {
+                settled = next;
+                continue;
+            }
+            links += 1;
+            if links > MOST_LINKS {
+                return Err(missing(io::Error::from_raw_os_error(libc::ELOOP)));
+            }
+            // Processes choose what those of `/proc` lead to.
+            if self.access(&settled) == Access::Write || settled.starts_with("/proc") {
+                return Err(PathError::Loose {
+                    field,
+                    path: path.to_owned(),
+                    link: next,
+                });
+            }
+            let target = next.read_link().map_err(missing)?;
+            if target.is_absolute() {
+                settled = PathBuf::from("/");
+            }
+            rest.extend(parts(&target));
+        }
+        Ok(settled)
+    }
+
+    /// Whether a path is in something else that can be written, so that its name can be changed.
+    pub(super) fn can_move(&self, path: &Path) -> bool {
+        path.ancestors()
+            .skip(1)
+            .any(|above| self.paths.get(above) == Some(&Access::Write))
+    }
+
     /// What may be done with a file, whose path is absolute and without symbolic links.
     #[must_use]
     pub fn access(&self, path: &Path) -> Access {
@@ -271,15 +357,15 @@ impl Scope {
             .unwrap_or(Access::Hidden)
     }
 
-    /// What is hidden below a path.
-    pub fn hidden_below<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a Path> {
-        let hidden = self
-            .paths
-            .iter()
-            .filter(|(_, access)| **access == Access::Hidden);
-        hidden
-            .map(|(path, _)| &**path)
-            .filter(move |hidden| *hidden != path && hidden.starts_with(path))
+    /// The paths below this one with less than this access.
+    pub fn less_below<'a>(
+        &'a self,
+        path: &'a Path,
+        access: Access,
+    ) -> impl Iterator<Item = &'a Path> {
+        let less = self.paths.iter().filter(move |(_, found)| **found < access);
+        less.map(|(path, _)| &**path)
+            .filter(move |less| *less != path && less.starts_with(path))
     }
 
     /// The paths with this access.

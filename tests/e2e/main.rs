@@ -19,6 +19,7 @@ mod command_line;
 mod confinement;
 mod console;
 mod crowds;
+mod denials;
 #[allow(dead_code, reason = "the tests of chaos use the rest")]
 mod disk;
 mod embedding;
@@ -26,6 +27,7 @@ mod environment;
 mod exposition;
 mod gate;
 mod help;
+mod homes;
 mod identity;
 mod journal;
 mod judged;
@@ -39,6 +41,7 @@ mod outages;
 #[path = "../link/peer.rs"]
 #[allow(dead_code, reason = "the tests of the link use the rest")]
 mod peer;
+mod permissions;
 mod process;
 mod python;
 mod relay;
@@ -48,5 +51,8 @@ mod sandboxes;
 mod secrets;
 mod service;
 mod sessions;
+mod stage;
+mod tools;
 mod tree;
 mod verdicts;
+mod weak_gates;

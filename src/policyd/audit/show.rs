@@ -330,12 +330,24 @@ fn write_header(session: &str, known: &Session, out: &mut dyn Write) -> std::io:
     if !known.sandbox.is_empty() {
         parts.push(format!("sandbox {} ({})", known.sandbox, known.enforcement));
     }
+    let sandbox = known.sandbox_info.clone().unwrap_or_default();
+    if !sandbox.profile.is_empty() {
+        parts.push(format!("profile {}", sandbox.profile));
+    }
     parts.push(if known.end_reason.is_empty() {
         "going on".to_owned()
     } else {
         format!("ended ({})", known.end_reason)
     });
     writeln!(out, "{}", text::shown(parts.join(", ").as_bytes()))?;
+    for (what, list) in [
+        ("not enforced", &sandbox.unenforced_parts),
+        ("not allowed", &sandbox.ungranted_parts),
+    ] {
+        for part in list {
+            writeln!(out, "  {what}: {}", text::shown(part.as_bytes()))?;
+        }
+    }
     if !known.command_line.is_empty() {
         let command = text::shown(known.command_line.as_bytes());
         writeln!(out, "$ {}", text::shortened(&command, 200))?;

@@ -9,7 +9,7 @@ use crate::pb::approval::v1 as approval;
 use crate::pb::audit::v1 as record;
 use crate::pb::session::v1 as session;
 use crate::policyd::approvals::command_line;
-use crate::policyd::text;
+use crate::policyd::{described, text};
 
 /// Longest command line, in characters.
 const COMMAND: usize = 4_096;
@@ -105,6 +105,7 @@ pub(super) fn recorded_session(session: &record::Session) -> Value {
         "labels": labels(&session.labels),
         "sandbox": set(&session.sandbox),
         "enforcement": set(&session.enforcement),
+        "sandbox_info": described::sandbox(session.sandbox_info.as_ref()),
         "started": time(session.start_time.as_ref()),
         "ended": time(session.end_time.as_ref()),
         "end_reason": set(&session.end_reason),
@@ -122,6 +123,7 @@ pub(super) fn live_session(session: &session::Session) -> Value {
         "user": set(&session.user_name),
         "labels": labels(&session.labels),
         "sandbox": set(&session.sandbox),
+        "sandbox_info": described::sandbox(session.sandbox_info.as_ref()),
         "since": time(session.connected_at.as_ref()),
         "pending": session.pending_approvals,
     })

@@ -372,6 +372,10 @@ fn sandbox<'v>(heap: Heap<'v>, session: &SessionFacts) -> Value<'v> {
             "limits",
             heap.alloc(AllocList(session.sandbox_limits.iter().map(String::as_str))),
         ),
+        (
+            "not_granted",
+            heap.alloc(AllocList(session.not_granted.iter().map(String::as_str))),
+        ),
         ("version", heap.alloc(session.sandbox_version.as_str())),
     ]))
 }

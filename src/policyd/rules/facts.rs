@@ -73,6 +73,28 @@ pub struct SessionFacts {
     pub sandbox_version: String,
     /// What no version of the backend holds, in words.
     pub sandbox_limits: Vec<String>,
+    /// What of the profile isn't allowed, because the backend can't allow it without allowing more, in words.
+    pub not_granted: Vec<String>,
+}
+
+impl SessionFacts {
+    /// What was said of the sandbox.
+    pub(crate) fn sandbox_info(&self) -> v1::SandboxInfo {
+        let enforcement = match self.enforcement {
+            Enforcement::Full => v1::Enforcement::Full,
+            Enforcement::Partial => v1::Enforcement::Partial,
+            Enforcement::None => v1::Enforcement::None,
+        };
+        v1::SandboxInfo {
+            backend: self.sandbox.clone(),
+            enforcement: enforcement.into(),
+            profile: self.profile.clone(),
+            unenforced_parts: self.not_enforced.clone(),
+            version: self.sandbox_version.clone(),
+            limits: self.sandbox_limits.clone(),
+            ungranted_parts: self.not_granted.clone(),
+        }
+    }
 }
 
 /// A user of the gate's host.
@@ -103,6 +125,7 @@ impl Default for SessionFacts {
             not_enforced: Vec::new(),
             sandbox_version: String::new(),
             sandbox_limits: Vec::new(),
+            not_granted: Vec::new(),
         }
     }
 }

@@ -306,9 +306,17 @@ pub(crate) fn session(
                     .get::<_, Option<i64>>(11)?
                     .unwrap_or_default()
                     .cast_unsigned(),
+                sandbox_info: None,
             })
         })
-        .optional()?;
+        .optional()?
+        .map(|session| {
+            Ok::<_, rusqlite::Error>(Session {
+                sandbox_info: sandbox(&transaction, id)?,
+                ..session
+            })
+        })
+        .transpose()?;
     let mut statement = transaction.prepare_cached(&format!(
         "SELECT {COLUMNS} FROM execs x LEFT JOIN sessions s USING (session_id)
          WHERE x.session_id = ?1 AND x.position > ?2 ORDER BY x.position LIMIT ?3"
@@ -338,6 +346,24 @@ pub(crate) fn session(
         })
     });
     Ok(found.map(|session| (session, page)))
+}
+
+/// What the gate said of a session's sandbox, as long as its beginning is on record.
+fn sandbox(connection: &Connection, session: &str) -> rusqlite::Result<Option<v1::SandboxInfo>> {
+    let payload: Option<Vec<u8>> = connection
+        .prepare_cached(
+            "SELECT payload FROM events
+             WHERE session_id = ?1 AND kind = 'session-started' ORDER BY sequence LIMIT 1",
+        )?
+        .query_row([session], |row| row.get(0))
+        .optional()?;
+    let event = payload
+        .and_then(|payload| v1::SessionRequest::decode(&payload[..]).ok())
+        .and_then(|request| request.event);
+    Ok(match event {
+        Some(v1::session_request::Event::SessionStarted(started)) => started.sandbox,
+        _ => None,
+    })
 }
 
 /// What [`exec`] reads. No path that the kernel takes is longer than 4,096 bytes: one that is gets cut.
