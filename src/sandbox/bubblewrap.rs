@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::profile::{Access, Scope};
-use super::{Confined, Unconfined, seccomp};
+use super::seccomp::{self, Communication};
+use super::{Confined, Unconfined};
 use crate::model::NetworkAccess;
 use crate::sys::host;
 
@@ -77,6 +78,18 @@ const CAPABILITIES: [&str; 8] = [
     "CAP_SETGID",
     "CAP_SETUID",
     "CAP_NET_BIND_SERVICE",
+];
+
+/// Below `/proc`, where the kernel takes the user's number, root's, for a leave to change the machine. What of it
+/// isn't there is passed over.
+const KERNEL: [&str; 7] = [
+    "/proc/acpi",
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/scsi",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
 ];
 
 impl Bubblewrap {
@@ -160,7 +173,7 @@ impl Bubblewrap {
         }
         options.mounts(scope);
         let mut descriptors = Vec::new();
-        for filter in seccomp::filters(scope.network)? {
+        for filter in seccomp::filters(scope.network, Communication::Own)? {
             options.flags(&["--add-seccomp-fd"]);
             descriptors.push((filter.to_file()?, options.0.len()));
             options.flags(&["?"]);
@@ -207,6 +220,11 @@ impl Options {
             Access::Write => self.mount("--bind", root, root),
         }
         self.flags(&["--dev", "/dev", "--proc", "/proc"]);
+        if host::user().id == 0 {
+            for path in KERNEL.map(Path::new) {
+                self.mount("--ro-bind-try", path, path);
+            }
+        }
         let mut covered = Vec::new();
         if scope.access(Path::new("/tmp")) == Access::Hidden {
             self.flags(&["--tmpfs", "/tmp"]);
