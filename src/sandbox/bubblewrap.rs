@@ -35,7 +35,7 @@ enum ArgumentZero {
 /// What no version holds.
 pub(super) const LIMITS: [&str; 2] = [
     "what is hidden and comes into being later can be seen, unless its directory is hidden",
-    "datagrams can be sent to Unix datagram sockets that have a name, outside of /run and /tmp",
+    "datagrams can be sent to Unix datagram sockets that have a name, outside of /run and /tmp; with a network, to abstract ones",
 ];
 
 /// Why bubblewrap can't be used.

@@ -13,6 +13,8 @@ pub(crate) struct Attack {
     pub(crate) success: Success,
     /// Where it succeeds.
     pub(crate) control: Control,
+    /// Further options of its session.
+    pub(crate) options: &'static [&'static str],
     /// Who can try it.
     pub(crate) who: Who,
     pub(crate) landlock: Held,
@@ -70,6 +72,7 @@ impl Attack {
             program,
             success: Success::Status,
             control: Control::NoSandbox,
+            options: &[],
             who: Who::Anybody,
             landlock: Held::Yes,
             bubblewrap: Held::Yes,
@@ -83,6 +86,13 @@ impl Attack {
 
     pub(crate) const fn proved_by(self, control: Control) -> Self {
         Self { control, ..self }
+    }
+
+    pub(crate) const fn with_the_network(self) -> Self {
+        Self {
+            options: &["--network", "on"],
+            ..self
+        }
     }
 
     pub(crate) const fn that(self, success: Success) -> Self {

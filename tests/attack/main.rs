@@ -20,6 +20,7 @@ mod attack;
 mod environment;
 mod files;
 mod kernel;
+mod leftovers;
 #[path = "../e2e/machine.rs"]
 #[allow(
     dead_code,

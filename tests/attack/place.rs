@@ -255,7 +255,7 @@ impl Place {
         }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
@@ -272,26 +272,55 @@ impl Place {
 
     /// Tries attacks in sessions under a gate.
     pub(crate) fn attack(&self, backend: &str, attacks: &[&'static Attack]) -> Results {
-        self.each_part(attacks, || {
-            let mut command = self.on_a_terminal(EXECGATE);
-            command
-                .args(["exec", "--no-login", "--policy", self.service.url()])
-                .args(["--sandbox", backend, "--journal"])
-                .arg(self.path("outside/journal"))
-                .arg("--shell")
-                .arg(Shell::find("bash").expect("a shell").path)
-                .args(["--", DRIVER]);
-            command
-        })
+        let (plain, others): (Vec<_>, Vec<_>) =
+            (attacks.iter().copied()).partition(|attack| attack.options.is_empty());
+        let mut results = self.each_part("plain", &plain, || self.gate(backend, &[], DRIVER));
+        if let Some(first) = others.first() {
+            assert!(others.iter().all(|attack| attack.options == first.options));
+            // Without a sandbox there is nothing to be said of it.
+            let options = if backend == "none" {
+                &[]
+            } else {
+                first.options
+            };
+            results
+                .extend(self.each_part("others", &others, || self.gate(backend, options, DRIVER)));
+        }
+        results
     }
 
     /// Tries them without a gate.
     pub(crate) fn attack_outside(&self, attacks: &[&'static Attack]) -> Results {
-        self.each_part(attacks, || {
-            let mut command = self.on_a_terminal("/bin/bash");
-            command.args(["-c", DRIVER]);
-            command
-        })
+        self.each_part("plain", attacks, || self.no_gate(DRIVER))
+    }
+
+    /// Runs a script in a session.
+    pub(crate) fn under_a_gate(&self, backend: &str, script: &str) -> Done {
+        self.run(self.gate(backend, &[], script), Path::new(""))
+    }
+
+    /// Runs a script without a gate.
+    pub(crate) fn outside_of_a_gate(&self, script: &str) -> Done {
+        self.run(self.no_gate(script), Path::new(""))
+    }
+
+    fn gate(&self, backend: &str, options: &[&str], script: &str) -> Command {
+        let mut command = self.on_a_terminal(EXECGATE);
+        command
+            .args(["exec", "--no-login", "--policy", self.service.url()])
+            .args(["--sandbox", backend, "--journal"])
+            .arg(self.path("outside/journal"))
+            .arg("--shell")
+            .arg(Shell::find("bash").expect("a shell").path)
+            .args(options)
+            .args(["--", script]);
+        command
+    }
+
+    fn no_gate(&self, script: &str) -> Command {
+        let mut command = self.on_a_terminal("/bin/bash");
+        command.args(["-c", script]);
+        command
     }
 
     fn on_a_terminal(&self, program: &str) -> Command {
@@ -303,19 +332,24 @@ impl Place {
     }
 
     /// A session for each few attacks: the limit on one that hangs is for all of it.
-    fn each_part(&self, attacks: &[&'static Attack], command: impl Fn() -> Command) -> Results {
+    fn each_part(
+        &self,
+        group: &str,
+        attacks: &[&'static Attack],
+        command: impl Fn() -> Command,
+    ) -> Results {
         let mut results = Results::new();
         for (part, attacks) in attacks.chunks(30).enumerate() {
-            let scripts = self.path(&format!("scripts.{part}"));
+            let scripts = self.path(&format!("scripts.{group}.{part}"));
             std::fs::create_dir(&scripts).expect("a directory");
             for (number, attack) in attacks.iter().enumerate() {
-                let name = format!("{part}.{number:02}");
+                let name = format!("{group}.{part}.{number:02}");
                 std::fs::write(scripts.join(name), attack.script()).expect("a file");
             }
             let done = self.run(command(), &scripts);
             let ended = endings(&done);
             for (number, attack) in attacks.iter().enumerate() {
-                let ended = ended.get(&format!("{part}.{number:02}"));
+                let ended = ended.get(&format!("{group}.{part}.{number:02}"));
                 let ended = ended.unwrap_or_else(|| panic!("{}: {done}", attack.name));
                 results.insert(attack.name, ended.clone());
             }

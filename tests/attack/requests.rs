@@ -34,6 +34,8 @@ pub(crate) const ATTACKS: &[Attack] = &[
     by_loose("escalate it by a path that begins as a known one", "mv evil uname; python3 $PROGRAMS/requests.py own_program_around"),
     by_loose("escalate it by a name without a directory", "mv evil uname; python3 $PROGRAMS/requests.py own_program_here"),
     Attack::new("hand a hidden file to an escalated command as a place", "python3 $PROGRAMS/requests.py place").proved_by(Control::NoGate),
+    Attack::new("use up the gate's descriptors by requests", "python3 $PROGRAMS/flood.py handshakes").proved_by(Control::NoGate),
+    Attack::new("use up the gate's descriptors by what is no request", "python3 $PROGRAMS/flood.py others").proved_by(Control::NoGate),
     Attack::new(
         "have an escalated command write what was opened for reading",
         "before=$(stat -c %y $OUTSIDE/file); echo there | tee /dev/stdout 1<$OUTSIDE/file

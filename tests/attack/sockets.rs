@@ -1,6 +1,6 @@
 //! Attacks by sockets.
 
-use crate::attack::Held::No;
+use crate::attack::Held::{No, Yes};
 use crate::attack::{Attack, Who};
 
 pub(crate) const ATTACKS: &[Attack] = &[
@@ -23,4 +23,15 @@ pub(crate) const ATTACKS: &[Attack] = &[
         No,
         "a filter can't see the address in `sendmsg`; bubblewrap hides the sockets in `/run` and `/tmp`, where those of the system are",
     ),
+    Attack::new("connect to a named Unix socket with the network on", "python3 $PROGRAMS/sockets.py bus").with_the_network(),
+    Attack::new("connect to an abstract Unix socket with the network on", "python3 $PROGRAMS/sockets.py hidden").with_the_network(),
+    Attack::new("open a raw socket with the network on", "python3 $PROGRAMS/sockets.py raw").by(Who::Root).with_the_network(),
+    Attack::new("open a packet socket with the network on", "python3 $PROGRAMS/sockets.py packet").by(Who::Root).with_the_network(),
+    Attack::new("send to an abstract Unix datagram socket with the network on", "python3 $PROGRAMS/sockets.py hidden_log")
+        .with_the_network()
+        .held(
+            Yes,
+            No,
+            "abstract names belong to the network's namespace, which is the machine's then; services rarely have datagram sockets of that kind",
+        ),
 ];
