@@ -158,8 +158,15 @@ fn can_be_tried(user: User, backend: &str) -> bool {
     if machine::Shell::find("bash").is_none() {
         return false;
     }
-    let works = backend != "bubblewrap" || place::bubblewrap(user);
-    available(works, "bubblewrap can't make a sandbox: `execgate doctor`")
+    if backend != "bubblewrap" || place::bubblewrap(user) {
+        return true;
+    }
+    if user == User::Nobody {
+        // Distributions may keep namespaces from ordinary users.
+        eprintln!("SKIPPED: bubblewrap can't make a sandbox for ordinary users: `execgate doctor`");
+        return false;
+    }
+    available(false, "bubblewrap can't make a sandbox: `execgate doctor`")
 }
 
 mod landlock {
