@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::profile::{Access, Scope};
-use super::{Confined, Unconfined, seccomp};
+use super::seccomp::{self, Communication};
+use super::{Confined, Unconfined};
 use crate::model::NetworkAccess;
 use crate::sys::host;
 
@@ -46,7 +47,7 @@ enum OpenPlaces {
 /// What no version holds.
 pub(super) const LIMITS: [&str; 2] = [
     "what is hidden and comes into being later can be seen, unless its directory is hidden",
-    "datagrams can be sent to Unix datagram sockets that have a name, outside of /run and /tmp",
+    "datagrams can be sent to Unix datagram sockets that have a name, outside of /run and /tmp; with a network, to abstract ones",
 ];
 
 /// Why bubblewrap can't be used.
@@ -89,6 +90,18 @@ const CAPABILITIES: [&str; 8] = [
     "CAP_SETGID",
     "CAP_SETUID",
     "CAP_NET_BIND_SERVICE",
+];
+
+/// Below `/proc`, where the kernel takes the user's number, root's, for a leave to change the machine. What of it
+/// isn't there is passed over.
+const KERNEL: [&str; 7] = [
+    "/proc/acpi",
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/scsi",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
 ];
 
 impl Bubblewrap {
@@ -191,7 +204,7 @@ impl Bubblewrap {
             options.flags(&["--unshare-net"]);
         }
         let mut descriptors = options.mounts(scope, loose);
-        for filter in seccomp::filters(scope.network)? {
+        for filter in seccomp::filters(scope.network, Communication::Own)? {
             options.flags(&["--add-seccomp-fd"]);
             descriptors.push((filter.to_file()?, options.0.len()));
             options.flags(&["?"]);
@@ -276,6 +289,11 @@ impl Options {
             Access::Write => self.mount("--bind", root, root),
         }
         self.flags(&["--dev", "/dev", "--proc", "/proc"]);
+        if host::user().id == 0 {
+            for path in KERNEL.map(Path::new) {
+                self.mount("--ro-bind-try", path, path);
+            }
+        }
         let mut covered = Vec::new();
         if scope.access(Path::new("/tmp")) == Access::Hidden {
             self.flags(&["--tmpfs", "/tmp"]);

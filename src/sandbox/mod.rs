@@ -33,6 +33,8 @@ pub use profile::{
 pub use profiles::{Profiles, ProfilesError};
 pub use template::{Template, TemplateError};
 
+use seccomp::Communication;
+
 use crate::model::{Enforcement, EscalationPermissions, NetworkAccess, SandboxReport};
 use crate::sys::confine::{self, Confinement};
 
@@ -465,7 +467,8 @@ fn confinement(
         } else {
             0
         },
-        filters: seccomp::filters(scope.network).map_err(SandboxError::Make)?,
+        filters: seccomp::filters(scope.network, Communication::Shared)
+            .map_err(SandboxError::Make)?,
         filter_flags: if is_told { FILTER_LOG } else { 0 },
         capabilities,
     })

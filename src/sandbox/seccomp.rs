@@ -251,12 +251,47 @@ const SYS_FCHMODAT2: libc::c_long = 452;
 /// elders, which it can.
 const NOT_THERE: [libc::c_long; 2] = [libc::SYS_clone3, libc::SYS_openat2];
 
+/// Shared memory, semaphores and queues of System V, and POSIX's queues: `sysvipc(7)`, `mq_overview(7)`. They have no
+/// path, and belong to whoever is of the same user.
+const COMMUNICATION: [libc::c_long; 13] = [
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_semget,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_semctl,
+    libc::SYS_msgget,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_msgctl,
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
+];
+
+/// Whose memory, semaphores and queues without a path those of a sandbox are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Communication {
+    /// Its own: it has a namespace for them.
+    Own,
+    /// All processes': they are said not to be there.
+    Shared,
+}
+
 /// The filters for a sandbox, to be put in force one after the other.
 ///
 /// # Errors
 /// A machine that the filters aren't written for.
-pub(super) fn filters(network: NetworkAccess) -> io::Result<Vec<Filter>> {
-    let absent = NOT_THERE.map(|call| (call, vec![])).into_iter().collect();
+pub(super) fn filters(
+    network: NetworkAccess,
+    communication: Communication,
+) -> io::Result<Vec<Filter>> {
+    let shared: &[libc::c_long] = match communication {
+        Communication::Own => &[],
+        Communication::Shared => &COMMUNICATION,
+    };
+    let absent = NOT_THERE.iter().chain(shared);
+    let absent = absent.map(|call| (*call, vec![])).collect();
     let compiled = refused(network).and_then(|refused| {
         Ok([
             compile(refused, libc::EPERM)?,
@@ -307,8 +342,8 @@ mod tests {
 
     #[test]
     fn there_are_filters_with_and_without_a_network() {
-        let without = filters(NetworkAccess::Denied).unwrap();
-        let with = filters(NetworkAccess::Allowed).unwrap();
+        let without = filters(NetworkAccess::Denied, Communication::Own).unwrap();
+        let with = filters(NetworkAccess::Allowed, Communication::Own).unwrap();
         assert_eq!((without.len(), with.len()), (2, 2));
         assert_ne!(without, with);
     }

@@ -27,6 +27,7 @@ use crate::model::{
     InterceptedExec, ProcessIdentity, Protection, SessionEvent, Unprotected, Verdict,
 };
 use crate::program::{self, Execution};
+use crate::sys::descriptor;
 use crate::sys::exec;
 use crate::sys::limits;
 use crate::sys::place::{self, Place};
@@ -34,7 +35,7 @@ use crate::sys::process::{self, Pidfd};
 use crate::sys::readiness;
 use crate::sys::socket::MAX_DESCRIPTORS;
 use crate::sys::spawn::{
-    Command, Directory, InheritedContext, ProcessGroup, Report, Step, Supervisor,
+    Command, Directory, InheritedContext, NOT_EXACTLY, ProcessGroup, Report, Step, Supervisor,
 };
 use crate::wire::{
     self, Action as WireAction, CommandContext, EscalateRequest, EscalateResponse, Forward, Notice,
@@ -641,6 +642,7 @@ impl<'a> Request<'a> {
                 parts.command(exec.argv.clone(), free)
             }
         };
+        self.check_descriptors()?;
         let directories = open_directories(&self.descriptors);
         if !directories.is_empty() {
             let examiner = &self.shared.examiner;
@@ -721,7 +723,26 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    /// Where the command runs: at the name that was judged. Where nothing has that name, because the
+    /// Whoever has only a place of something need not be able to open it, and a command outside of the sandbox is: by
+    /// `/dev/stdin`, for one.
+    fn check_descriptors(&self) -> Result<(), (i32, String)> {
+        if self.shared.context.description.sandbox.enforcement == Enforcement::None {
+            return Ok(());
+        }
+        let place = self
+            .descriptors
+            .iter()
+            .find(|(open, _)| descriptor::is_place(open.as_fd()).unwrap_or(true));
+        place.map_or(Ok(()), |(_, number)| {
+            let reason = format!(
+                "execgate: descriptor {number} is a place that nobody has opened (O_PATH), which isn't handed over: \
+                 close it, or open what it stands for"
+            );
+            Err((CANNOT_EXECUTE, reason))
+        })
+    }
+
+    /// Where the command runs: at the name that was judged, and nowhere that a link leads to instead. Where nothing has that name, because the
     /// directory has been deleted, by the wrapper's descriptor, if the kernel says that it is the very
     /// directory of that name. Never by the descriptor otherwise: it is a place in the sandbox's mounts.
     fn directory(
@@ -739,12 +760,11 @@ impl<'a> Request<'a> {
             return Ok((Directory::Open(open), Relative::Other));
         }
         let named = c_string(prepared.workdir.clone().into_os_string())?;
-        let relative = if same {
-            Relative::Same
+        Ok(if same {
+            (Directory::Exactly(named), Relative::Same)
         } else {
-            Relative::Other
-        };
-        Ok((Directory::Named(named), relative))
+            (Directory::Named(named), Relative::Other)
+        })
     }
 
     fn finish(&self, outcome: ExecOutcome, usage: Option<ExecUsage>) {
@@ -929,7 +949,12 @@ fn report_input(report: &io::Result<Option<Report>>, child: &mut Child) -> Input
             Input::Started { own_group }
         }
         Ok(Some(Report::NotStarted { step, errno })) => {
-            let error = io::Error::from_raw_os_error(errno);
+            let mut error = io::Error::from_raw_os_error(errno);
+            if step == Step::Directory && errno == NOT_EXACTLY {
+                error = io::Error::other(
+                    "its name leads through links, or isn't the kernel's own (`pwd -P`)",
+                );
+            }
             let attempted = match step {
                 Step::Exec => return exec_failure(child, &error),
                 Step::Fork => "cannot make a process",

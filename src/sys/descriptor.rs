@@ -50,6 +50,13 @@ pub fn fill_standard() -> io::Result<()> {
     }
 }
 
+/// Whether `fd` is a place only, which can't be read or written (`O_PATH`, `open(2)`).
+pub fn is_place(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    // SAFETY: F_GETFL takes no pointer; the descriptor is borrowed, so it is open.
+    let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
+    Ok(flags & libc::O_PATH != 0)
+}
+
 /// Whether the open file behind `fd` is in non-blocking mode.
 pub fn is_nonblocking(fd: BorrowedFd<'_>) -> io::Result<bool> {
     // SAFETY: F_GETFL takes no pointer; the descriptor is borrowed, so it is open.

@@ -22,7 +22,7 @@
 //! allocates, takes a lock or panics after the fork; all memory was laid out before it.
 
 use std::cell::Cell;
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -80,9 +80,14 @@ pub enum ProcessGroup {
 pub enum Directory {
     /// By its name.
     Named(CString),
+    /// By its name, which has to be the one that the kernel itself has for it: absolute, and no step of it a link.
+    Exactly(CString),
     /// By a descriptor, for a directory that no name leads to.
     Open(OwnedFd),
 }
+
+/// The error of [`Step::Directory`] where the directory isn't exactly that of its name.
+pub const NOT_EXACTLY: c_int = libc::ELOOP;
 
 /// A command to start.
 #[derive(Debug)]
@@ -1337,14 +1342,35 @@ fn is_same_file(one: RawFd, other: RawFd) -> bool {
     unsafe { libc::syscall(libc::SYS_kcmp, own, own, FILE, one, other) == 0 }
 }
 
+/// [`NOT_EXACTLY`] where it isn't exactly the directory of its name.
 fn enter_directory(directory: &Directory) -> Result<(), c_int> {
     let result = match directory {
         // SAFETY: the string is readable.
-        Directory::Named(name) => unsafe { libc::chdir(name.as_ptr()) },
+        Directory::Named(name) | Directory::Exactly(name) => unsafe { libc::chdir(name.as_ptr()) },
         // SAFETY: one integer.
         Directory::Open(fd) => unsafe { libc::fchdir(fd.as_raw_fd()) },
     };
-    if result == 0 { Ok(()) } else { Err(errno()) }
+    if result != 0 {
+        return Err(errno());
+    }
+    match directory {
+        Directory::Exactly(name) => is_working_directory(name),
+        Directory::Named(_) | Directory::Open(_) => Ok(()),
+    }
+}
+
+/// Whether the kernel's own name for the directory that has been entered is this.
+fn is_working_directory(name: &CStr) -> Result<(), c_int> {
+    let mut buffer = [0_u8; libc::PATH_MAX as usize];
+    // SAFETY: the buffer is writable, and as long as is said. The call itself rather than the library's function, which
+    // may allocate.
+    let length = unsafe { libc::syscall(libc::SYS_getcwd, buffer.as_mut_ptr(), buffer.len()) };
+    // The length counts the NUL.
+    let length = usize::try_from(length).map_err(|_| errno())?;
+    match buffer.get(..length) {
+        Some(found) if found == name.to_bytes_with_nul() => Ok(()),
+        _ => Err(NOT_EXACTLY),
+    }
 }
 
 fn set_limit(resource: u32, soft: u64, hard: u64) -> Result<(), c_int> {
