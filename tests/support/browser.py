@@ -19,22 +19,28 @@ ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 KEYS = {"Enter": "\ue007", "Escape": "\ue00c"}
 
 
+def started():
+    """A driver, and where it listens. It takes a port that it finds free, which may be gone by then: it is asked again."""
+    said = ""
+    for _ in range(10):
+        driver = subprocess.Popen(
+            ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        for line in driver.stdout:
+            said += line
+            if "started successfully on port" in line:
+                return driver, "http://127.0.0.1:" + line.rstrip().rstrip(".").rsplit(" ", 1)[1]
+        driver.wait()
+    raise SystemExit(f"chromedriver doesn't start:\n{said}")
+
+
 class Browser:
     """A headless Chromium of its own."""
 
     def __init__(self, screenshots):
         self.screenshots = screenshots
         self.profile = tempfile.TemporaryDirectory()
-        self.driver = subprocess.Popen(
-            ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        self.address = None
-        for line in self.driver.stdout:
-            if "started successfully on port" in line:
-                self.address = "http://127.0.0.1:" + line.rstrip().rstrip(".").rsplit(" ", 1)[1]
-                break
-        if self.address is None:
-            raise SystemExit("chromedriver didn't start")
+        self.driver, self.address = started()
         arguments = [
             "--headless=new", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
             "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--window-size=1360,820",

@@ -142,7 +142,7 @@ function one(place, state, id) {
       ["Not allowed", session.sandbox_info?.not_granted.join("; ")],
       ["Labels", session.labels.map(([name, value]) => `${name}=${value}`).join("  ")],
       ["Started", time(session.started)],
-      ["Ended", session.ended ? make("span", time(session.ended), ` ${session.end_reason ?? ""} ${session.end_detail ?? ""}`) : null],
+      ["Ended", session.ended ? make("span", time(session.ended), ` ${session.end_reason ?? ""}`) : null],
       ["Lost events", session.lost_events ? make("span.bad-status", String(session.lost_events)) : null],
     ]), end), make("h3", truncated ? "The first execs of the session; History has the others" : "Execs"), rows));
     function show(key) {
