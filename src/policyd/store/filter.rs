@@ -9,7 +9,7 @@ use crate::pb::audit::v1::Outcome;
 
 /// Most sessions that are looked at one by one, rather than execs in their order.
 const MOST_SESSIONS: usize = 16;
-/// Most sessions of which is looked up where their execs are.
+/// Most sessions that are looked up for where their execs are.
 const MOST_LOOKED_UP: i64 = 20_000;
 /// By how many places an event may be stored before one that was received earlier.
 const REORDERED: i64 = 32_768;
@@ -60,17 +60,14 @@ impl Condition {
         Self::new(format!("({})", texts.join(" OR ")), values)
     }
 
-    /// How many execs fit, as far as they are counted.
-    fn count(&self, connection: &Connection, most: i64) -> rusqlite::Result<i64> {
-        let all = format!("SELECT 1 FROM execs x WHERE {}", self.text);
-        self.count_of(&all, connection, most)
-    }
-
-    /// How many rows a query gives that has these values, as far as they are counted.
-    fn count_of(&self, query: &str, connection: &Connection, most: i64) -> rusqlite::Result<i64> {
+    /// How many rows of a table fit, as far as they are counted.
+    fn count(&self, table: &str, connection: &Connection, most: i64) -> rusqlite::Result<i64> {
         let values = self.values.iter().cloned().chain([Value::Integer(most)]);
         connection
-            .prepare_cached(&format!("SELECT count(*) FROM ({query} LIMIT ?)"))?
+            .prepare_cached(&format!(
+                "SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {} LIMIT ?)",
+                self.text
+            ))?
             .query_row(params_from_iter(values), |row| row.get(0))
     }
 }
@@ -175,27 +172,37 @@ impl Filter {
             .collect()
     }
 
-    /// How the sessions that can fit are found, as a query of their ids.
-    fn sessions(&self) -> Option<Condition> {
-        let mut labels = self.labels.iter();
-        let (table, first) = match labels.next() {
-            Some((key, value)) => (
-                "session_labels f",
-                Some(Condition::new(
-                    "f.key = ? AND f.value = ?",
-                    [key, value].map(|text| Value::Text(text.clone())),
-                )),
-            ),
-            None => ("sessions f", None),
-        };
-        let conditions: Vec<_> = first
-            .into_iter()
-            .chain(self.of_session("f.session_id"))
-            .chain(self.of_labels("f.session_id").skip(1))
-            .collect();
-        if conditions.is_empty() {
-            return None;
+    /// How the sessions that can fit are found, as a query of their ids; `None` where nothing is said of sessions, or
+    /// too many fit to look each up.
+    fn sessions(&self, connection: &Connection) -> rusqlite::Result<Option<Condition>> {
+        let labels = self.labels.iter().map(|(key, value)| {
+            let values = [key, value].map(|text| Value::Text(text.clone()));
+            let condition = Condition::new("f.key = ? AND f.value = ?", values);
+            ("session_labels f", condition)
+        });
+        let session = self.of_session("f.session_id");
+        let session = session.map(|condition| ("sessions f", condition));
+        let (mut fewest, mut least) = (None, MOST_LOOKED_UP);
+        for (table, condition) in labels.chain(session) {
+            let count = condition.count(table, connection, least)?;
+            if count < least {
+                (fewest, least) = (Some((table, condition)), count);
+            }
         }
+        let Some((table, condition)) = fewest else {
+            return Ok(None);
+        };
+        let gate = self.gate.as_ref().map(|gate| {
+            Condition::new(
+                "EXISTS (SELECT 1 FROM sessions g WHERE g.session_id = f.session_id AND g.gate = ?)",
+                [Value::Text(gate.clone())],
+            )
+        });
+        let conditions: Vec<_> = std::iter::once(condition)
+            .chain(self.of_session("f.session_id"))
+            .chain(self.of_labels("f.session_id"))
+            .chain(gate)
+            .collect();
         let texts: Vec<_> = conditions
             .iter()
             .map(|condition| &*condition.text)
@@ -207,16 +214,16 @@ impl Filter {
         let values = conditions
             .into_iter()
             .flat_map(|condition| condition.values);
-        Some(Condition::new(text, values))
+        Ok(Some(Condition::new(text, values)))
     }
 
     pub(super) fn plan(&self, connection: &Connection) -> rusqlite::Result<Plan> {
-        let mut sessions = self.sessions();
+        let mut sessions = self.sessions(connection)?;
         let few = match &sessions {
             None => None,
             Some(sessions) => few(connection, sessions)?.filter(|few| {
                 // An exec whose session's beginning is gone has no row there: look for its id itself.
-                !few.is_empty() || self.session.is_none()
+                !few.is_empty() || self.session.is_none() || !self.labels.is_empty()
             }),
         };
         let whole = self.session.as_ref().filter(|id| id.len() == 32);
@@ -231,11 +238,6 @@ impl Filter {
         } else {
             if self.labels.is_empty() {
                 // A session whose beginning is gone has execs, and no row.
-                sessions = None;
-            }
-            if let Some(some) = &sessions
-                && some.count_of(&some.text, connection, MOST_LOOKED_UP)? == MOST_LOOKED_UP
-            {
                 sessions = None;
             }
             rarest(connection, &mut conditions)?.unwrap_or_else(|| vec![Condition::new("1", [])])
@@ -318,7 +320,7 @@ fn rarest(
         for (at, alternatives) in conditions.iter().enumerate() {
             let mut count = 0;
             for condition in alternatives {
-                count += condition.count(connection, least)?;
+                count += condition.count("execs x", connection, least)?;
             }
             if count < least {
                 (least, rarest) = (count, Some(at));
