@@ -210,7 +210,7 @@ impl EscalationSession {
         if start.alias == WrapperAlias::Bash {
             set(wire::BASH_WRAPPER_VARIABLE, start.wrapper.into());
         }
-        let rooms = Rooms::new();
+        let rooms = Rooms::new(descriptors_for_requests());
         let places = start.executor.writable_places();
         let shared = Arc::new(Shared {
             context,
@@ -416,14 +416,29 @@ fn descriptors_for_requests() -> usize {
 }
 
 impl Rooms {
-    /// For the descriptors that this process may have.
-    fn new() -> Self {
-        let rest = descriptors_for_requests();
+    /// For so many descriptors.
+    fn new(rest: usize) -> Self {
         let starting = (rest / 3 / WHILE_STARTING).clamp(1, MAX_STARTING);
         let requests = rest.saturating_sub(starting * WHILE_STARTING) / WHILE_SERVED;
         Self {
             requests: requests.clamp(2, MAX_REQUESTS),
             starting,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_takes_no_more_at_once_than_there_are_descriptors_for() {
+        for descriptors in [0, 40, 1000, 10_000, 1 << 20, usize::MAX] {
+            let Rooms { requests, starting } = Rooms::new(descriptors);
+            assert!((2..=MAX_REQUESTS).contains(&requests), "{descriptors}");
+            assert!((1..=MAX_STARTING).contains(&starting), "{descriptors}");
+            let taken = requests * WHILE_SERVED + starting * WHILE_STARTING;
+            assert!(taken <= descriptors.max(40), "{descriptors}");
         }
     }
 }

@@ -4,12 +4,16 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+use std::ffi::CStr;
+use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use execgate::model::{
     DecisionCode, EscalationDecision, ExecOutcome, SessionEndReason, SessionEvent, WithdrawalReason,
 };
+use execgate::sys::spawn::{self, Directory, InheritedContext, ProcessGroup, Supervisor};
 use support::{ESCALATE, PATIENCE, Scripted, deny, output, start, text, wrapped};
 
 fn finished(name: &str, policy: &Scripted) -> impl Fn(&SessionEvent) -> Option<ExecOutcome> {
@@ -324,4 +328,33 @@ async fn what_the_asker_is_does_not_end_the_session() {
     );
     let got = output(wrapped(&session, "/bin/true", &["true"])).await;
     assert!(got.status.success(), "{got:?}");
+}
+
+#[tokio::test]
+async fn what_is_to_be_closed_by_exec_the_command_does_not_have() {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let file = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let script = c"cd /proc/$$/fd; for i in 8 9; do test -e $i && echo $i; done";
+    let supervisor = Supervisor::start(spawn::Command {
+        program: c"/bin/sh".to_owned(),
+        argv: [c"sh", c"-c", script].map(CStr::to_owned).to_vec(),
+        env: Vec::new(),
+        directory: Directory::Named(c"/".to_owned()),
+        descriptors: vec![(writer.into(), 1), (file(), 8), (file(), 9)],
+        closed_by_exec: vec![9],
+        group: ProcessGroup::New,
+        context: InheritedContext::default(),
+        confinement: None,
+        told_descriptors: Vec::new(),
+        is_script: false,
+    })
+    .unwrap();
+    let said = tokio::task::spawn_blocking(move || {
+        let mut said = String::new();
+        reader.read_to_string(&mut said).unwrap();
+        said
+    });
+    assert_eq!(said.await.unwrap(), "8\n");
+    supervisor.end();
+    supervisor.reap();
 }

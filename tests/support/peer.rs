@@ -1,7 +1,7 @@
 //! A peer that speaks the local protocol by hand.
 
 use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use execgate::server::EscalationSession;
@@ -22,6 +22,24 @@ pub fn handshake(session: &EscalationSession) -> UnixStream {
     let stream = UnixStream::from(ours);
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
+}
+
+/// Sends bytes with more descriptors than `socket::send` lets through, as a hostile peer would: by Python.
+/// All are its standard input.
+pub fn send_by_hand(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: usize) {
+    let inherited = descriptor::duplicate_from(socket, 200).unwrap();
+    let script = format!(
+        "import socket, array\n\
+         s = socket.socket(fileno={})\n\
+         f = array.array('i', [0] * {descriptors})\n\
+         s.sendmsg([bytes({bytes:?})], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, f)])\n",
+        inherited.as_raw_fd(),
+    );
+    let status = std::process::Command::new("python3")
+        .args(["-c", &script])
+        .status()
+        .unwrap();
+    assert!(status.success());
 }
 
 pub fn frame(message: &[u8]) -> Vec<u8> {

@@ -1,14 +1,15 @@
 //! What a wrapper says of the command's surroundings is a claim: none gets it more than the gate has,
 //! or another place than was judged.
 
+use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use execgate::sys::socket::{self, Wait};
 
 use crate::REQUEST;
-use crate::support::peer::{frame, handshake, read_frame, session_socket};
+use crate::support::peer::{frame, handshake, read_frame, send_by_hand, session_socket};
 use crate::support::{ESCALATE, PATIENCE, Scripted, start};
 
 /// Asks for a shell script in `workdir`, and gives what the gate answered to `message` in the end. A
@@ -18,6 +19,18 @@ async fn escalated(
     script: &str,
     message: serde_json::Value,
     descriptors: &[BorrowedFd<'_>],
+) -> String {
+    let root = File::open("/").unwrap();
+    escalated_with(workdir, script, message, descriptors, &root).await
+}
+
+/// The same, with the directory that follows where `message` says that one does.
+async fn escalated_with(
+    workdir: &str,
+    script: &str,
+    message: serde_json::Value,
+    descriptors: &[BorrowedFd<'_>],
+    directory: &File,
 ) -> String {
     let session = start(Scripted::always(ESCALATE));
     let mut stream = handshake(&session);
@@ -31,12 +44,8 @@ async fn escalated(
     read_frame(&stream).await;
     send(&stream, &message, descriptors);
     if message["context"]["workdir_follows"] == true {
-        let root = std::fs::File::open("/").unwrap();
-        send(
-            &stream,
-            &serde_json::json!({"workdir": true}),
-            &[root.as_fd()],
-        );
+        let follows = serde_json::json!({"workdir": true});
+        send(&stream, &follows, &[directory.as_fd()]);
     }
     read_frame(&stream).await
 }
@@ -51,6 +60,8 @@ async fn nothing_better_than_the_gates_own_is_granted() {
     let script = "nice; ionice -p $$; chrt -p $$ | sed 's/.*: //'
         cat /proc/self/personality /proc/self/oom_score_adj
         cut -c 1-26,48-66 /proc/self/limits";
+    // Most users can get back to where they were: the kernel alone doesn't keep the command from it.
+    std::fs::write("/proc/self/oom_score_adj", "300").unwrap();
     let natively = std::process::Command::new("/bin/sh")
         .args(["-c", script])
         .env_clear()
@@ -63,7 +74,7 @@ async fn nothing_better_than_the_gates_own_is_granted() {
     let limits: Vec<_> = (0..16).map(|limit| (limit, u64::MAX, u64::MAX)).collect();
     let message = serde_json::json!({"fds": [1], "context": {
         "nice": -11, "io_priority": (1 << 13) | 4, "scheduler": 1, "personality": 0x0010_0000,
-        "oom_score_adj": -500, "limits": limits,
+        "oom_score_adj": 100, "limits": limits,
     }});
     let answer = escalated("/", script, message, &[writer.as_fd()]).await;
     drop(writer);
@@ -71,6 +82,29 @@ async fn nothing_better_than_the_gates_own_is_granted() {
     reader.read_to_string(&mut said).unwrap();
     assert_eq!(answer, r#"{"exit_code":0}"#, "{said}");
     assert_eq!(said, String::from_utf8(natively.stdout).unwrap());
+}
+
+#[tokio::test]
+async fn what_is_no_better_than_the_gates_own_is_granted() {
+    let script = "umask; nice; ionice -p $$; chrt -p $$ | sed 's/.*: //'
+        cd /proc/self; cat timerslack_ns oom_score_adj coredump_filter personality
+        sed -n 's/^NoNewPrivs:.//p; s/^Cpus_allowed_list:.//p' status
+        ulimit -n; trap 'echo not ignored' USR1; kill -USR1 $$";
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    // 10 is USR1, 7 the number of open files, 3 the scheduler's BATCH.
+    let message = serde_json::json!({"fds": [1], "context": {
+        "umask": 0o27, "nice": 19, "io_priority": (2 << 13) | 7, "scheduler": 3, "timer_slack": 123_456,
+        "oom_score_adj": 321, "core_dump_filter": 1, "personality": 0x0002_0000, "no_new_privileges": true,
+        "cpus": [1], "limits": [[7, 99, 100]], "ignored_signals": [10],
+    }});
+    let answer = escalated("/", script, message, &[writer.as_fd()]).await;
+    drop(writer);
+    let mut said = String::new();
+    reader.read_to_string(&mut said).unwrap();
+    assert_eq!(answer, r#"{"exit_code":0}"#, "{said}");
+    let said: Vec<_> = said.split_whitespace().collect();
+    let expected = "0027 19 best-effort: prio 7 SCHED_BATCH 0 123456 321 00000001 00020000 1 0 99";
+    assert_eq!(said.join(" "), expected);
 }
 
 #[tokio::test]
@@ -101,6 +135,31 @@ async fn an_open_directory_is_no_way_to_another_than_was_judged() {
     let script = format!("test \"$(pwd -P)\" = '{}'", here.display());
     let answer = escalated(here.to_str().unwrap(), &script, message(), &[]).await;
     assert_eq!(answer, r#"{"exit_code":0}"#);
+    // Nor is it a deleted one of which the kernel says that very name.
+    let deleted = directory.path().join("here");
+    std::fs::create_dir(&deleted).unwrap();
+    let open = File::open(&deleted).unwrap();
+    std::fs::remove_dir(&deleted).unwrap();
+    let named = format!("/proc/self/fd/{}", open.as_raw_fd());
+    assert_eq!(std::fs::read_link(named).unwrap(), here);
+    let answer = escalated_with(here.to_str().unwrap(), &script, message(), &[], &open).await;
+    assert_eq!(answer, r#"{"exit_code":0}"#);
+}
+
+#[tokio::test]
+async fn more_descriptors_than_a_message_may_carry_start_nothing() {
+    let session = start(Scripted::always(ESCALATE));
+    let mut stream = handshake(&session);
+    stream.write_all(&frame(REQUEST)).unwrap();
+    read_frame(&stream).await;
+    // As many are declared as there is room for, so only the kernel knows of the other one.
+    let message = frame(format!("{{\"fds\":{:?}}}", (3..19).collect::<Vec<_>>()).as_bytes());
+    send_by_hand(stream.as_fd(), &message, 17);
+    let answer = read_frame(&stream).await;
+    assert!(
+        answer.contains("a message carries more than 16 descriptors"),
+        "{answer}"
+    );
 }
 
 #[tokio::test]

@@ -1,17 +1,21 @@
 //! Peers that would keep the gate's time, descriptors or memory for themselves.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use execgate::model::{EscalationDecision, SessionEndReason};
-use execgate::sys::socket::{self, Wait};
+use execgate::model::{EscalationDecision, SessionEndReason, SessionEvent};
+use execgate::server::{EscalateServer, GateBounds, SessionParams};
+use execgate::sys::socket::{self, Kind, Wait};
+use tokio_util::sync::CancellationToken;
 
 use crate::REQUEST;
-use crate::support::peer::{frame, handshake, is_alive, read_frame};
-use crate::support::{ESCALATE, PATIENCE, Scripted, deny, start};
+use crate::support::peer::{frame, handshake, is_alive, read_frame, session_socket};
+use crate::support::{Direct, ESCALATE, PATIENCE, Scripted, WRAPPER, deny, start};
 
 const SLEEP: &[u8] = br#"{"file":"/bin/sleep","argv":["sleep","1000"],"workdir":"/","env":{}}"#;
 
@@ -76,6 +80,18 @@ async fn descriptors_that_nobody_asked_for_are_not_kept() {
     drop(descriptors);
     is_let_go(reader).await;
 
+    // A whole request is one all the same.
+    let stream = handshake(&session);
+    let (reader, descriptors) = pipe_in_descriptors();
+    let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+    socket::send(stream.as_fd(), &frame(SLEEP), &borrowed, Wait::Blocking).unwrap();
+    drop(descriptors);
+    assert_eq!(
+        read_frame(&stream).await,
+        r#"{"action":"Escalate","notices":true}"#
+    );
+    is_let_go(reader).await;
+
     // Half a signal for a command that runs.
     let mut stream = handshake(&session);
     stream.write_all(&frame(SLEEP)).unwrap();
@@ -124,4 +140,99 @@ async fn what_follows_a_request_is_short() {
     stream.write_all(&70_000_u32.to_le_bytes()).unwrap();
     let answer = read_frame(&stream).await;
     assert!(answer.contains("the most allowed are 65536"), "{answer}");
+}
+
+#[tokio::test]
+async fn no_more_requests_are_served_at_once_than_the_gate_allows() {
+    let policy = Scripted::new(|exec| (!exec.file.ends_with("sleep")).then_some(ESCALATE));
+    let bounds = GateBounds {
+        requests: 8,
+        ..GateBounds::default()
+    };
+    let session = EscalateServer::new("/bin/sh", WRAPPER, policy.clone())
+        .with_bounds(bounds)
+        .start_session(
+            SessionParams::default(),
+            Arc::new(Direct),
+            &CancellationToken::new(),
+        )
+        .unwrap();
+    let ask = |_| {
+        let mut stream = handshake(&session);
+        stream.write_all(&frame(SLEEP)).unwrap();
+        stream
+    };
+    // A session alone gets half of what there is. Those behind wait in its socket.
+    let mut askers: Vec<_> = (0..4).map(ask).collect();
+    policy.wait_until_asked(4).await;
+    askers.extend((4..7).map(ask));
+    for served in 4..7 {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        assert_eq!(policy.asked.lock().unwrap().len(), served);
+        // One that goes makes room for one.
+        drop(askers.remove(0));
+        policy.wait_until_asked(served + 1).await;
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_read_what_is_told_holds_up_its_command_once() {
+    let policy = Scripted::always(ESCALATE);
+    let session = start(policy.clone());
+    let (ours, gates) = socket::pair(Kind::Stream).unwrap();
+    socket::send(
+        session_socket(&session),
+        &[0],
+        &[gates.as_fd()],
+        Wait::Blocking,
+    )
+    .unwrap();
+    let mut stream = UnixStream::from(ours);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request =
+        br#"{"file":"/bin/sh","argv":["sh","-c","echo $$; exec sleep 1000"],"workdir":"/",
+        "env":{"PATH":"/usr/bin:/bin"}}"#;
+    stream.write_all(&frame(request)).unwrap();
+    read_frame(&stream).await;
+    let (reader, writer) = std::io::pipe().unwrap();
+    let message = frame(br#"{"fds":[1],"context":{"notices":true}}"#);
+    socket::send(stream.as_fd(), &message, &[writer.as_fd()], Wait::Blocking).unwrap();
+    drop(writer);
+    let command = tokio::task::spawn_blocking(move || {
+        let mut line = String::new();
+        std::io::BufReader::new(reader)
+            .read_line(&mut line)
+            .unwrap();
+        line.trim_end().to_owned()
+    })
+    .await
+    .unwrap();
+    // All that the gate can send is on its way, and nobody reads it.
+    while socket::send(gates.as_fd(), &[0; 512], &[], Wait::Never).is_ok() {}
+    for _ in 0..5 {
+        for (signal, stopped) in [("-STOP", true), ("-CONT", false)] {
+            let kill = Command::new("kill").args([signal, &command]).status();
+            assert!(kill.unwrap().success());
+            while is_stopped(&command) != stopped {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        }
+    }
+    // The first may not have been tried yet when its time is said to be over; others have no time at all.
+    let ended = async {
+        for _ in 0..3 {
+            tokio::time::pause();
+            tokio::time::advance(std::time::Duration::from_secs(31)).await;
+            tokio::time::resume();
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        }
+    };
+    let finished =
+        policy.wait_for(|event| matches!(event, SessionEvent::ExecFinished { .. }).then_some(()));
+    tokio::join!(ended, finished);
+}
+
+fn is_stopped(pid: &str) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    status.rsplit(") ").next().unwrap().starts_with('T')
 }
