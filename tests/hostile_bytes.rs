@@ -237,7 +237,7 @@ fn read_answer(bytes: &[u8]) -> Result<Answer, pb::BrokenAnswer> {
 
 fn config() -> ProptestConfig {
     ProptestConfig {
-        cases: 4096,
+        cases: 512,
         failure_persistence: None,
         ..ProptestConfig::default()
     }

@@ -5,12 +5,17 @@ mod order;
 #[path = "../support/mod.rs"]
 mod support;
 
+use std::ffi::{CStr, CString};
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use execgate::model::{
     DecisionCode, EscalationDecision, ExecOutcome, SessionEndReason, SessionEvent, WithdrawalReason,
 };
+use execgate::sys::spawn::{self, Directory, InheritedContext, ProcessGroup, Supervisor};
+use support::peer::{frame, handshake};
 use support::{ESCALATE, PATIENCE, Scripted, deny, output, start, text, wrapped};
 
 fn finished(name: &str, policy: &Scripted) -> impl Fn(&SessionEvent) -> Option<ExecOutcome> {
@@ -264,6 +269,88 @@ async fn what_detached_itself_is_asked_to_end_before_it_is_killed() {
 }
 
 #[tokio::test]
+async fn a_stopped_command_is_asked_to_end_before_it_is_killed() {
+    let policy = Scripted::always(ESCALATE);
+    let session = start(policy.clone());
+    let directory = tempfile::tempdir().unwrap();
+    let [stops, asked] = ["stops", "asked"].map(|name| directory.path().join(name));
+    let script = format!(
+        "trap 'echo > {}; exit' TERM; echo $$ > {}; kill -STOP $$; sleep 1000",
+        asked.display(),
+        stops.display()
+    );
+    let asker = wrapped(&session, "/bin/sh", &["sh", "-c", &script]).spawn();
+    let stopped = async {
+        loop {
+            let pid = std::fs::read_to_string(&stops).unwrap_or_default();
+            let status = std::fs::read_to_string(format!("/proc/{}/status", pid.trim()));
+            if status.is_ok_and(|status| status.contains("State:\tT")) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, stopped).await.unwrap();
+    session
+        .end(SessionEndReason::Completed, String::new(), None)
+        .await;
+    assert!(asked.exists(), "it was killed unasked");
+    let mut asker = asker.unwrap();
+    let _ = asker.kill();
+    asker.wait().unwrap();
+}
+
+#[tokio::test]
+async fn who_goes_without_reading_the_answer_has_gone_away() {
+    let policy = Scripted::always(ESCALATE);
+    let session = start(policy.clone());
+    let mut stream = handshake(&session);
+    let request = br#"{"file":"/bin/true","argv":["true"],"workdir":"/","env":{}}"#;
+    stream.write_all(&frame(request)).unwrap();
+    let is_decided =
+        |event: &SessionEvent| matches!(event, SessionEvent::ExecDecided { .. }).then_some(());
+    policy.wait_for(is_decided).await;
+    // What wasn't read makes its end a reset.
+    drop(stream);
+    let outcome = policy.wait_for(finished("true", &policy)).await;
+    let expected = ExecOutcome::NotStarted("the asking process went away".to_owned());
+    assert_eq!(outcome, expected);
+}
+
+#[tokio::test]
+async fn descriptors_can_change_places() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, name).unwrap();
+        OwnedFd::from(std::fs::File::open(path).unwrap())
+    };
+    let [one, two, three] = ["one ", "two ", "three "].map(file);
+    let numbers = [&one, &two, &three].map(AsRawFd::as_raw_fd);
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let script = numbers.map(|number| format!("/proc/self/fd/{number}"));
+    let script = CString::new(format!("cat {}", script.join(" "))).unwrap();
+    let supervisor = Supervisor::start(spawn::Command {
+        descriptors: vec![
+            (writer.into(), 1),
+            (one, numbers[1]),
+            (two, numbers[2]),
+            (three, numbers[0]),
+        ],
+        ..shell_script(&script)
+    })
+    .unwrap();
+    let said = tokio::task::spawn_blocking(move || {
+        let mut said = String::new();
+        reader.read_to_string(&mut said).unwrap();
+        said
+    });
+    assert_eq!(said.await.unwrap(), "three one two ");
+    supervisor.end();
+    supervisor.reap();
+}
+
+#[tokio::test]
 async fn execs_of_a_session_form_a_tree() {
     let policy = Scripted::always(EscalationDecision::Run);
     let session = start(policy.clone());
@@ -325,4 +412,42 @@ async fn what_the_asker_is_does_not_end_the_session() {
     );
     let got = output(wrapped(&session, "/bin/true", &["true"])).await;
     assert!(got.status.success(), "{got:?}");
+}
+
+#[tokio::test]
+async fn what_is_to_be_closed_by_exec_the_command_does_not_have() {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let file = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let script = c"cd /proc/$$/fd; for i in 8 9; do test -e $i && echo $i; done";
+    let supervisor = Supervisor::start(spawn::Command {
+        descriptors: vec![(writer.into(), 1), (file(), 8), (file(), 9)],
+        closed_by_exec: vec![9],
+        ..shell_script(script)
+    })
+    .unwrap();
+    let said = tokio::task::spawn_blocking(move || {
+        let mut said = String::new();
+        reader.read_to_string(&mut said).unwrap();
+        said
+    });
+    assert_eq!(said.await.unwrap(), "8\n");
+    supervisor.end();
+    supervisor.reap();
+}
+
+/// A script, about to be run by a supervisor.
+fn shell_script(script: &CStr) -> spawn::Command {
+    spawn::Command {
+        program: c"/bin/sh".to_owned(),
+        argv: [c"sh", c"-c", script].map(CStr::to_owned).to_vec(),
+        env: vec![c"PATH=/usr/bin:/bin".to_owned()],
+        directory: Directory::Named(c"/".to_owned()),
+        descriptors: Vec::new(),
+        closed_by_exec: Vec::new(),
+        group: ProcessGroup::New,
+        context: InheritedContext::default(),
+        confinement: None,
+        told_descriptors: Vec::new(),
+        is_script: false,
+    }
 }

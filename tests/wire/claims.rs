@@ -60,6 +60,8 @@ async fn nothing_better_than_the_gates_own_is_granted() {
     let script = "nice; ionice -p $$; chrt -p $$ | sed 's/.*: //'
         cat /proc/self/personality /proc/self/oom_score_adj
         cut -c 1-26,48-66 /proc/self/limits";
+    // Most users can get back to where they were: the kernel alone doesn't keep the command from it.
+    std::fs::write("/proc/self/oom_score_adj", "300").unwrap();
     let natively = std::process::Command::new("/bin/sh")
         .args(["-c", script])
         .env_clear()
@@ -72,7 +74,7 @@ async fn nothing_better_than_the_gates_own_is_granted() {
     let limits: Vec<_> = (0..16).map(|limit| (limit, u64::MAX, u64::MAX)).collect();
     let message = serde_json::json!({"fds": [1], "context": {
         "nice": -11, "io_priority": (1 << 13) | 4, "scheduler": 1, "personality": 0x0010_0000,
-        "oom_score_adj": -500, "limits": limits,
+        "oom_score_adj": 100, "limits": limits,
     }});
     let answer = escalated("/", script, message, &[writer.as_fd()]).await;
     drop(writer);
@@ -80,6 +82,29 @@ async fn nothing_better_than_the_gates_own_is_granted() {
     reader.read_to_string(&mut said).unwrap();
     assert_eq!(answer, r#"{"exit_code":0}"#, "{said}");
     assert_eq!(said, String::from_utf8(natively.stdout).unwrap());
+}
+
+#[tokio::test]
+async fn what_is_no_better_than_the_gates_own_is_granted() {
+    let script = "umask; nice; ionice -p $$; chrt -p $$ | sed 's/.*: //'
+        cd /proc/self; cat timerslack_ns oom_score_adj coredump_filter personality
+        sed -n 's/^NoNewPrivs:.//p; s/^Cpus_allowed_list:.//p' status
+        ulimit -n; trap 'echo not ignored' USR1; kill -USR1 $$";
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    // 10 is USR1, 7 the number of open files, 3 the scheduler's BATCH.
+    let message = serde_json::json!({"fds": [1], "context": {
+        "umask": 0o27, "nice": 19, "io_priority": (2 << 13) | 7, "scheduler": 3, "timer_slack": 123_456,
+        "oom_score_adj": 321, "core_dump_filter": 1, "personality": 0x0002_0000, "no_new_privileges": true,
+        "cpus": [1], "limits": [[7, 99, 100]], "ignored_signals": [10],
+    }});
+    let answer = escalated("/", script, message, &[writer.as_fd()]).await;
+    drop(writer);
+    let mut said = String::new();
+    reader.read_to_string(&mut said).unwrap();
+    assert_eq!(answer, r#"{"exit_code":0}"#, "{said}");
+    let said: Vec<_> = said.split_whitespace().collect();
+    let expected = "0027 19 best-effort: prio 7 SCHED_BATCH 0 123456 321 00000001 00020000 1 0 99";
+    assert_eq!(said.join(" "), expected);
 }
 
 #[tokio::test]

@@ -201,6 +201,25 @@ fn a_server_that_goes_away_is_said_so() {
 }
 
 #[test]
+fn a_server_that_refuses_a_request_it_has_not_read_is_heard() {
+    let server = Server::new();
+    let argument = "x".repeat(100_000);
+    let child = server
+        .wrapper()
+        .args(["/bin/echo", "echo"])
+        .args([&*argument; 8])
+        .spawn()
+        .unwrap();
+    let stream = server.accept();
+    write(&stream, r#"{"action":{"Deny":{"reason":"too long"}}}"#);
+    // The rest can't be sent.
+    drop(stream);
+    let (status, out, err) = finish(child);
+    assert_eq!((status, &*out), (Some(1), ""), "{err}");
+    assert_eq!(err, "Execution denied: too long\n");
+}
+
+#[test]
 fn bytes_that_are_no_text_come_beside_their_rendering() {
     let server = Server::new();
     let mut wrapper = server.wrapper();
