@@ -155,6 +155,7 @@ fn session_facts(facts: &SessionFacts) -> Value {
             "not_enforced": sandbox.unenforced_parts,
             "version": sandbox.version,
             "limits": sandbox.limits,
+            "not_granted": sandbox.ungranted_parts,
         }),
     );
     Value::Object(object)

@@ -283,6 +283,7 @@ fn session(value: Option<&Value>) -> Result<Option<SessionFacts>, String> {
             unenforced_parts: sandbox.texts("not_enforced")?,
             version: sandbox.text("version")?,
             limits: sandbox.texts("limits")?,
+            ungranted_parts: sandbox.texts("not_granted")?,
         }),
     }))
 }
