@@ -264,12 +264,12 @@ impl EscalationPolicy for SessionLink {
         let body = Bytes::from(event.encode_to_vec());
         if is_last {
             self.shared.tell(|state| {
-                self.shared.place(state, body, Position::Last);
+                self.shared.place(state, &body, Position::Last);
                 state.finish();
             });
             self.shared.over.cancel();
         } else {
-            self.shared.record(body);
+            self.shared.record(&body);
         }
     }
 }
@@ -438,7 +438,7 @@ impl Shared {
     }
 
     /// Records an event that nobody waits for.
-    fn record(&self, body: Bytes) {
+    fn record(&self, body: &Bytes) {
         let now = Instant::now();
         self.tell_by(
             |gathered| {
@@ -451,9 +451,9 @@ impl Shared {
     }
 
     /// Gives an event its place among the session's.
-    fn place(&self, state: &mut SessionState<Asker>, body: Bytes, position: Position) {
+    fn place(&self, state: &mut SessionState<Asker>, body: &Bytes, position: Position) {
         if let Some(sequence) = state.record(body.clone(), Instant::now()) {
-            self.keep(sequence, &body, position);
+            self.keep(sequence, body, position);
         }
     }
 
@@ -733,7 +733,7 @@ impl Shared {
     fn withdraw_at_deadline(&self, exec: ExecId) {
         let reason = WithdrawalReason::DeadlinePassed;
         let withdrawn = pb::exec_withdrawn(exec, reason, SystemTime::now());
-        self.record(withdrawn.encode_to_vec().into());
+        self.record(&withdrawn.encode_to_vec().into());
     }
 
     /// How long ago the oldest event was that isn't settled.

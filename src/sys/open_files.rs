@@ -39,6 +39,6 @@ impl Default for RaisedOpenFiles {
 impl Drop for RaisedOpenFiles {
     fn drop(&mut self) {
         // Lowering is always allowed.
-        let _ = setrlimit(Resource::Nofile, self.0.clone());
+        let _ = setrlimit(Resource::Nofile, self.0);
     }
 }

@@ -16,6 +16,25 @@ pub fn line(exec: &Exec) -> String {
     text::plain_json(&json_of(exec))
 }
 
+/// What the service answered.
+fn answered(exec: &Exec) -> Value {
+    let words = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let answer = exec.answer.clone().unwrap_or_default();
+    json!({
+        "verdict": words(&answer.verdict),
+        "reason": words(&answer.reason),
+        "reason_code": words(&answer.reason_code),
+        "rule": words(&answer.rule),
+        "policy_revision": words(&answer.policy_revision),
+        "at": answer.answer_time.as_ref().map(ToString::to_string),
+        "times": answer.answer_count,
+        "monitored": super::show::is_monitored(exec),
+        "approval": words(&answer.approval_id),
+        "decided_by": words(&answer.decided_by),
+        "escalate": answer.escalate.as_ref().map(described::escalate),
+    })
+}
+
 /// What a line of `--output json` says.
 fn json_of(exec: &Exec) -> Value {
     let mut object = Map::new();
@@ -57,23 +76,7 @@ fn json_of(exec: &Exec) -> Value {
     ] {
         insert(name, json!(words(value)));
     }
-    let answer = exec.answer.clone().unwrap_or_default();
-    insert(
-        "answered",
-        json!({
-            "verdict": words(&answer.verdict),
-            "reason": words(&answer.reason),
-            "reason_code": words(&answer.reason_code),
-            "rule": words(&answer.rule),
-            "policy_revision": words(&answer.policy_revision),
-            "at": time(&answer.answer_time),
-            "times": answer.answer_count,
-            "monitored": super::show::is_monitored(exec),
-            "approval": words(&answer.approval_id),
-            "decided_by": words(&answer.decided_by),
-            "escalate": answer.escalate.as_ref().map(described::escalate),
-        }),
-    );
+    insert("answered", answered(exec));
     insert("decided_at", json!(time(&decision.decision_time)));
     insert("waited_seconds", json!(seconds(&decision.waited)));
     let ending = exec.ending.clone().unwrap_or_default();

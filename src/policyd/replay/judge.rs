@@ -290,7 +290,11 @@ fn judged(rules: &Rules, exec: &Exec) -> Result<Ruling, Gap> {
         if exec.gate.is_empty() {
             return Err(Gap::Session);
         }
-        let told: usize = facts.command_words.iter().map(|word| word.len()).sum();
+        let told: usize = facts
+            .command_words
+            .iter()
+            .map(prost::bytes::Bytes::len)
+            .sum();
         if facts.command_bytes != told as u64 {
             return Err(Gap::Command);
         }

@@ -400,6 +400,35 @@ fn duration(nanoseconds: Option<i64>) -> Option<prost_types::Duration> {
     })
 }
 
+fn given_answer(row: &Row<'_>) -> rusqlite::Result<Option<GivenAnswer>> {
+    let word = |name: &str| {
+        row.get::<_, Option<String>>(name)
+            .map(Option::unwrap_or_default)
+    };
+    let count = row.get::<_, Option<i64>>("answers")?.unwrap_or(0);
+    if count == 0 {
+        return Ok(None);
+    }
+    Ok(Some(GivenAnswer {
+        verdict: word("answer")?,
+        reason: word("answer_reason")?,
+        reason_code: word("answer_reason_code")?,
+        rule: word("answer_rule")?,
+        policy_revision: word("answer_revision")?,
+        answer_time: time(row.get("answered_ns")?),
+        answer_count: count.cast_unsigned(),
+        mode: match word("answer_mode")?.as_str() {
+            "monitored" => AnswerMode::Monitored,
+            "pending" => AnswerMode::Pending,
+            _ => AnswerMode::Enforced,
+        }
+        .into(),
+        approval_id: word("approval_id")?,
+        decided_by: word("decided_by")?,
+        escalate: None,
+    }))
+}
+
 fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
     let word = |name: &str| {
         row.get::<_, Option<String>>(name)
@@ -411,27 +440,7 @@ fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
         let value = integer(name)?.and_then(|value| u32::try_from(value).ok());
         Ok::<_, rusqlite::Error>(value.unwrap_or(0))
     };
-    let answer = match integer("answers")? {
-        None | Some(0) => None,
-        Some(count) => Some(GivenAnswer {
-            verdict: word("answer")?,
-            reason: word("answer_reason")?,
-            reason_code: word("answer_reason_code")?,
-            rule: word("answer_rule")?,
-            policy_revision: word("answer_revision")?,
-            answer_time: time(integer("answered_ns")?),
-            answer_count: count.cast_unsigned(),
-            mode: match word("answer_mode")?.as_str() {
-                "monitored" => AnswerMode::Monitored,
-                "pending" => AnswerMode::Pending,
-                _ => AnswerMode::Enforced,
-            }
-            .into(),
-            approval_id: word("approval_id")?,
-            decided_by: word("decided_by")?,
-            escalate: None,
-        }),
-    };
+    let answer = given_answer(row)?;
     let decision = match row.get::<_, Option<String>>("action")? {
         None => None,
         Some(verdict) => Some(GateDecision {

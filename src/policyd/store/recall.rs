@@ -92,7 +92,7 @@ fn session(connection: &Connection, session: &str) -> rusqlite::Result<Option<Se
          WHERE session_id = ?1 AND sequence IS NULL AND kind = 'session-started' LIMIT 1";
     for query in [first, later] {
         if let Some(Event::SessionStarted(started)) = event(connection, query, &[&session])? {
-            let size: usize = started.command.iter().map(|word| word.len()).sum();
+            let size: usize = started.command.iter().map(prost::bytes::Bytes::len).sum();
             return Ok(Some(SessionFacts {
                 user: started.user,
                 workdir: started.workdir,
