@@ -343,7 +343,7 @@ fn executable(value: Option<&Value>) -> Result<Option<v1::ExecutableInfo>, Strin
 fn digest(text: &str) -> Result<Bytes, String> {
     let digits = text.as_bytes();
     let wrong = || "`sha256` isn't hexadecimal".to_owned();
-    if !digits.iter().all(u8::is_ascii_hexdigit) || digits.len() % 2 != 0 {
+    if !digits.iter().all(u8::is_ascii_hexdigit) || !digits.len().is_multiple_of(2) {
         return Err(wrong());
     }
     digits
