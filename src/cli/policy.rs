@@ -92,13 +92,37 @@ impl PolicyOptions {
     }
 
     pub(super) fn credentials(&self) -> LinkCredentials {
-        let pair = self.policy_cert.clone().zip(self.policy_key.clone());
+        Shown {
+            ca: &self.policy_ca,
+            certificate: &self.policy_cert,
+            key: &self.policy_key,
+            token: &self.policy_token_file,
+            uids: &self.policy_uids,
+            is_insecure: self.insecure_policy,
+        }
+        .credentials()
+    }
+}
+
+/// What is shown to a service and asked of it, whatever its options are called.
+pub(super) struct Shown<'a> {
+    pub(super) ca: &'a Option<PathBuf>,
+    pub(super) certificate: &'a Option<PathBuf>,
+    pub(super) key: &'a Option<PathBuf>,
+    pub(super) token: &'a Option<PathBuf>,
+    pub(super) uids: &'a [u32],
+    pub(super) is_insecure: bool,
+}
+
+impl Shown<'_> {
+    pub(super) fn credentials(&self) -> LinkCredentials {
+        let pair = self.certificate.clone().zip(self.key.clone());
         LinkCredentials {
-            ca: self.policy_ca.clone(),
+            ca: self.ca.clone(),
             certificate: pair.map(|(certificate, key)| CertificateFiles { certificate, key }),
-            token: self.policy_token_file.clone(),
-            service_uids: self.policy_uids.clone(),
-            plaintext: if self.insecure_policy {
+            token: self.token.clone(),
+            service_uids: self.uids.to_vec(),
+            plaintext: if self.is_insecure {
                 Plaintext::Anywhere
             } else {
                 Plaintext::OnLoopback

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Failure;
-use super::policy::unprepared;
-use crate::link::{CertificateFiles, Endpoint, LinkCredentials, Plaintext, ServiceCaller};
+use super::policy::{Shown, unprepared};
+use crate::link::{Endpoint, ServiceCaller};
 
 /// Where a policy service is, and what an operator or auditor shows it. A gate's credentials are others.
 #[derive(Debug, Args)]
@@ -65,19 +65,15 @@ impl ServiceOptions {
         let endpoint: Endpoint = name
             .parse()
             .map_err(|error| Failure::new(&error).exiting(super::USAGE))?;
-        let pair = self.service_cert.clone().zip(self.service_key.clone());
-        let credentials = LinkCredentials {
-            ca: self.service_ca.clone(),
-            certificate: pair.map(|(certificate, key)| CertificateFiles { certificate, key }),
-            token: self.service_token_file.clone(),
-            service_uids: self.service_uids.clone(),
-            plaintext: if self.insecure_service {
-                Plaintext::Anywhere
-            } else {
-                Plaintext::OnLoopback
-            },
+        let shown = Shown {
+            ca: &self.service_ca,
+            certificate: &self.service_cert,
+            key: &self.service_key,
+            token: &self.service_token_file,
+            uids: &self.service_uids,
+            is_insecure: self.insecure_service,
         };
-        let caller = endpoint.caller(&credentials);
+        let caller = endpoint.caller(&shown.credentials());
         let caller = caller.map_err(|error| unprepared(&error).exiting(super::USAGE))?;
         Ok(Some(caller))
     }

@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime};
 
 use clap::{Parser, ValueEnum};
 use sd_notify::NotifyState;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::service::InterceptorLayer;
+use tonic::service::{InterceptorLayer, Routes};
 use tonic::transport::Server;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -25,7 +25,7 @@ use super::audit::StoreAudit;
 use super::authenticate::{Authentication, WithoutToken};
 use super::console::{self, Console, Cookies};
 use super::identity::GateIdentity;
-use super::listen::{self, Doors, Exposure, ListenAddress, ListenError, Missing};
+use super::listen::{self, Doors, Exposure, ListenAddress, ListenError, Listener, Missing};
 use super::numbers::ServiceNumbers;
 use super::operators::Operator;
 use super::owners::{self, Owners};
@@ -35,7 +35,7 @@ use super::rules::{RuleMode, RulesError};
 use super::service::{MAX_MESSAGE_SIZE, RulesService, Setting};
 use super::sessions::{Sessions, SessionsService};
 use super::store::{Retention, Store, StoreError};
-use super::tls::{TlsFiles, WithoutCertificate};
+use super::tls::{Tls, TlsFiles, WithoutCertificate};
 use super::tokens::Tokens;
 use super::webhook::{Webhook, WebhookError};
 use crate::logging::{self, LogFormat};
@@ -602,6 +602,19 @@ impl Sources {
         }
     }
 
+    /// Who a caller is, by what it shows.
+    fn authentication(&self, args: &PolicydArgs) -> Authentication {
+        Authentication {
+            tokens: self.tokens.as_ref().map(Followed::in_force),
+            operators: self.operators.as_ref().map(Followed::in_force),
+            auditors: args.auditors.clone().into(),
+            without_token: match &args.client_ca {
+                Some(_) => WithoutToken::NeedsCertificate,
+                None => WithoutToken::Admitted,
+            },
+        }
+    }
+
     fn follow(self) -> std::io::Result<()> {
         let hangups = || signal(SignalKind::hangup());
         tokio::spawn(self.rules.follow(hangups()?));
@@ -626,10 +639,6 @@ fn raise_descriptors() -> u64 {
     limits::open_files().map_or(0, |limit| limit.soft)
 }
 
-#[allow(
-    clippy::too_many_lines,
-    reason = "objects are wired together, from top to bottom"
-)]
 async fn serve(
     args: &PolicydArgs,
     sources: Sources,
@@ -638,18 +647,13 @@ async fn serve(
     out: &mut dyn Write,
 ) -> Result<(), PolicydError> {
     // Before anything is announced: from then on a signal must not end the process as it would.
-    let watch = |kind| signal(kind).map_err(PolicydError::Signals);
-    let _hangups = watch(SignalKind::hangup())?;
-    let mut terminations = watch(SignalKind::terminate())?;
-    let mut interrupts = watch(SignalKind::interrupt())?;
-
-    let exposure = sources.exposure(args);
+    let mut signals = Signals::watch().map_err(PolicydError::Signals)?;
     let doors = if args.allow_uids.is_empty() {
         Doors::Own
     } else {
         Doors::All
     };
-    let (listener, bound) = listen::listen(&args.listen, exposure, doors)?;
+    let (listener, bound) = listen::listen(&args.listen, sources.exposure(args), doors)?;
     if args.insecure_listen {
         tracing::warn!(
             "--insecure-listen: commands and verdicts may cross the network in the clear, or for anyone"
@@ -660,118 +664,30 @@ async fn serve(
     let in_force = sources.rules.in_force();
     let revision = in_force.borrow().revision().to_owned();
     let prefix_rules = in_force.borrow().prefix_rule_count();
-    let tokens = sources.tokens.as_ref().map(Followed::in_force);
-    let operators = sources.operators.as_ref().map(Followed::in_force);
-    let owners = owners(kept.store.as_ref())?;
-    let Loaded {
-        kept: approvals,
-        terminations: ended,
-    } = kept.loaded;
-    let sessions = Sessions::new(ended);
-    let desk = Desk::new(kept.ledger.clone(), approvals, SystemTime::now());
+    let authentication = sources.authentication(args);
     let numbers = Arc::new(ServiceNumbers::new(
         kept.store.clone(),
-        in_force.clone(),
+        in_force,
         sources.rules.fault(),
     ));
     let metrics = serve_metrics(args, &numbers)?;
-    let audit = Arc::new(StoreAudit::new(
-        kept.store.clone(),
-        operators.clone(),
-        Arc::clone(&numbers),
-        stopping.clone(),
-    ));
-    let operating = operators.clone().map(|operators| {
-        tokio::spawn(desk.clone().keep_swept());
-        if let Some(webhook) = kept.webhook {
-            tokio::spawn(webhook.run(desk.watch().1));
-        }
-        let approvals = Approvals::new(desk.clone(), operators.clone(), stopping.clone());
-        let sessions = SessionsService {
-            sessions: sessions.clone(),
-            owners: owners.clone(),
-            desk: desk.clone(),
-            ledger: kept.ledger,
-        };
-        Operating {
-            approvals: Arc::new(approvals),
-            sessions: Arc::new(sessions),
-            operators,
-        }
-    });
-    let console = match (&args.console, &operating) {
-        (Some(address), Some(operating)) => {
-            let console = Console::new(console::Parts {
-                audit: Arc::clone(&audit),
-                approvals: Arc::clone(&operating.approvals),
-                sessions: Arc::clone(&operating.sessions),
-                rules: in_force.clone(),
-                rules_fault: sources.rules.fault(),
-                operators: operating.operators.clone(),
-                cookies: match sources.tls {
-                    Some(_) => Cookies::Secure,
-                    None => Cookies::Loopback,
-                },
-                stopping: stopping.clone(),
-            });
-            let exposure = match sources.tls {
-                Some(_) => Exposure::Anyone,
-                None => Exposure::Loopback(Missing::Tls),
-            };
-            let (listener, bound) = listen::listen(address, exposure, Doors::Own)?;
-            Some((console, listener, bound))
-        }
-        _ => None,
-    };
-    let (approvals, operated_sessions) = operating
-        .map(|operating| {
-            (
-                ApprovalServiceServer::from_arc(operating.approvals)
-                    .max_encoding_message_size(MAX_MESSAGE_SIZE),
-                SessionServiceServer::from_arc(operating.sessions)
-                    .max_encoding_message_size(MAX_MESSAGE_SIZE),
-            )
-        })
-        .unzip();
-    let service = PolicyServiceServer::new(RulesService::new(Setting {
-        rules: in_force,
-        tokens: tokens.clone(),
-        owners,
-        desk: operators.is_some().then_some(desk),
-        numbers,
-        sessions,
-        store: kept.store.clone(),
-        stopping: stopping.clone(),
-    }))
-    .max_decoding_message_size(MAX_MESSAGE_SIZE)
-    .max_encoding_message_size(MAX_MESSAGE_SIZE);
-    let audit = AuditServiceServer::from_arc(audit)
-        .max_decoding_message_size(MAX_QUESTION_SIZE)
-        .max_encoding_message_size(2 * MAX_MESSAGE_SIZE);
-    if let Some(store) = kept
-        .store
-        .filter(|_| args.retain_age.is_some() || args.retain_size.is_some())
+    if let Some(store) = &kept.store
+        && (args.retain_age.is_some() || args.retain_size.is_some())
     {
-        tokio::spawn(async move {
-            let mut interval = tokio::time::interval(PRUNING_INTERVAL);
-            loop {
-                interval.tick().await;
-                store.prune();
-            }
-        });
+        tokio::spawn(keep_pruned(store.clone()));
     }
+    let services = Services::new(&sources, kept, numbers, &stopping)?;
+    let console = ConsoleDoor::open(args, &sources, &services, &stopping)?;
     let (health, health_service) = tonic_health::server::health_reporter();
     health
         .set_serving::<PolicyServiceServer<RulesService>>()
         .await;
     health.set_serving::<AuditServiceServer<StoreAudit>>().await;
     tokio::spawn(report_rules(sources.rules.fault(), health.clone()));
-    let describe = || {
-        tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(crate::pb::FILE_DESCRIPTOR_SET)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-    };
     let room = Arc::new(Room::new());
+    let routes = services
+        .routes(&room)?
+        .add_service(Reception::new(health_service, &room));
     let router = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
@@ -782,68 +698,31 @@ async fn serve(
         .max_concurrent_streams(MAX_STREAMS)
         .http2_max_header_list_size(MAX_HEADERS)
         .http2_max_pending_accept_reset_streams(Some(MAX_RESET_STREAMS))
-        .layer(InterceptorLayer::new(Authentication {
-            tokens,
-            operators,
-            auditors: args.auditors.clone().into(),
-            without_token: match &args.client_ca {
-                Some(_) => WithoutToken::NeedsCertificate,
-                None => WithoutToken::Admitted,
-            },
-        }))
-        .add_service(Reception::new(service, &room))
-        .add_service(Reception::new(audit, &room))
-        .add_optional_service(approvals.map(|service| Reception::new(service, &room)))
-        .add_optional_service(operated_sessions.map(|service| Reception::new(service, &room)))
-        .add_service(Reception::new(health_service, &room))
-        .add_service(Reception::new(
-            describe().build_v1().map_err(PolicydError::Reflection)?,
-            &room,
-        ))
-        .add_service(Reception::new(
-            describe()
-                .build_v1alpha()
-                .map_err(PolicydError::Reflection)?,
-            &room,
-        ));
+        .layer(InterceptorLayer::new(authentication))
+        .add_routes(routes);
+
+    let tls = sources.tls.as_ref().map(Followed::in_force);
+    sources.follow().map_err(PolicydError::Signals)?;
+    tracing::info!(address = %bound, revision, prefix_rules, "listening");
+    let console = console.map(|console| console.serve(tls.clone(), &stopping));
+    let started = Started {
+        bound: &bound,
+        revision: &revision,
+        console: console.as_deref(),
+        metrics: metrics.as_deref(),
+    };
+    announce(args.output, &started, out).map_err(PolicydError::Announce)?;
+    tell_systemd(NotifyState::Ready);
 
     let demands = Demands {
-        tls: sources.tls.as_ref().map(Followed::in_force),
+        tls,
         users: [0, host::user().id]
             .into_iter()
             .chain(args.allow_uids.iter().copied())
             .collect(),
         protocol: Protocol::Http2,
     };
-    sources.follow().map_err(PolicydError::Signals)?;
-    tracing::info!(address = %bound, revision, prefix_rules, "listening");
     let bounds = accept::bounds(descriptors);
-    let mut console_at = None;
-    if let Some((console, listener, bound)) = console {
-        let demands = Demands {
-            tls: demands.tls.clone(),
-            users: Vec::new(),
-            protocol: Protocol::Http1,
-        };
-        let connections =
-            accept::connections(listener, demands, CONSOLE_CONNECTIONS, stopping.clone());
-        tokio::spawn(console.serve(connections));
-        let scheme = if args.tls_cert.is_some() {
-            "https"
-        } else {
-            "http"
-        };
-        console_at = Some(format!("{scheme}://{bound}/"));
-    }
-    let started = Started {
-        bound: &bound,
-        revision: &revision,
-        console: console_at.as_deref(),
-        metrics: metrics.as_deref(),
-    };
-    announce(args.output, &started, out).map_err(PolicydError::Announce)?;
-    tell_systemd(NotifyState::Ready);
-
     let incoming = accept::connections(listener, demands, bounds, stopping.clone());
     let serving = router.serve_with_incoming_shutdown(
         ReceiverStream::new(incoming),
@@ -852,8 +731,7 @@ async fn serve(
     let mut serving = tokio::spawn(serving);
     tokio::select! {
         served = &mut serving => return flatten(served),
-        _ = terminations.recv() => tracing::info!("stopping at SIGTERM"),
-        _ = interrupts.recv() => tracing::info!("stopping at SIGINT"),
+        () = signals.stop() => {}
     }
     tell_systemd(NotifyState::Stopping);
     health
@@ -869,6 +747,201 @@ async fn serve(
     tracing::warn!("some connections didn't end in time; they are cut");
     serving.abort();
     Ok(())
+}
+
+/// Signals that the service has a use for, or that mustn't end it.
+struct Signals {
+    _hangups: Signal,
+    terminations: Signal,
+    interrupts: Signal,
+}
+
+impl Signals {
+    fn watch() -> std::io::Result<Self> {
+        Ok(Self {
+            _hangups: signal(SignalKind::hangup())?,
+            terminations: signal(SignalKind::terminate())?,
+            interrupts: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Waits until one says to stop.
+    async fn stop(&mut self) {
+        tokio::select! {
+            _ = self.terminations.recv() => tracing::info!("stopping at SIGTERM"),
+            _ = self.interrupts.recv() => tracing::info!("stopping at SIGINT"),
+        }
+    }
+}
+
+/// What gates, auditors and operators call.
+struct Services {
+    policy: RulesService,
+    audit: Arc<StoreAudit>,
+    operating: Option<Operating>,
+}
+
+impl Services {
+    fn new(
+        sources: &Sources,
+        kept: Persistence,
+        numbers: Arc<ServiceNumbers>,
+        stopping: &CancellationToken,
+    ) -> Result<Self, PolicydError> {
+        let operators = sources.operators.as_ref().map(Followed::in_force);
+        let owners = owners(kept.store.as_ref())?;
+        let Loaded {
+            kept: approvals,
+            terminations,
+        } = kept.loaded;
+        let sessions = Sessions::new(terminations);
+        let desk = Desk::new(kept.ledger.clone(), approvals, SystemTime::now());
+        let audit = Arc::new(StoreAudit::new(
+            kept.store.clone(),
+            operators.clone(),
+            Arc::clone(&numbers),
+            stopping.clone(),
+        ));
+        let policy = RulesService::new(Setting {
+            rules: sources.rules.in_force(),
+            tokens: sources.tokens.as_ref().map(Followed::in_force),
+            owners: owners.clone(),
+            desk: operators.is_some().then(|| desk.clone()),
+            numbers,
+            sessions: sessions.clone(),
+            store: kept.store,
+            stopping: stopping.clone(),
+        });
+        let operating = operators.map(|operators| {
+            tokio::spawn(desk.clone().keep_swept());
+            if let Some(webhook) = kept.webhook {
+                tokio::spawn(webhook.run(desk.watch().1));
+            }
+            Operating {
+                approvals: Arc::new(Approvals::new(
+                    desk.clone(),
+                    operators.clone(),
+                    stopping.clone(),
+                )),
+                sessions: Arc::new(SessionsService {
+                    sessions,
+                    owners,
+                    desk,
+                    ledger: kept.ledger,
+                }),
+                operators,
+            }
+        });
+        Ok(Self {
+            policy,
+            audit,
+            operating,
+        })
+    }
+
+    /// They, as calls reach them, and what describes them.
+    fn routes(self, room: &Arc<Room>) -> Result<Routes, PolicydError> {
+        let policy = PolicyServiceServer::new(self.policy)
+            .max_decoding_message_size(MAX_MESSAGE_SIZE)
+            .max_encoding_message_size(MAX_MESSAGE_SIZE);
+        let audit = AuditServiceServer::from_arc(self.audit)
+            .max_decoding_message_size(MAX_QUESTION_SIZE)
+            .max_encoding_message_size(2 * MAX_MESSAGE_SIZE);
+        let mut routes = Routes::new(Reception::new(policy, room));
+        routes = routes.add_service(Reception::new(audit, room));
+        if let Some(operating) = self.operating {
+            let approvals = ApprovalServiceServer::from_arc(operating.approvals)
+                .max_encoding_message_size(MAX_MESSAGE_SIZE);
+            let sessions = SessionServiceServer::from_arc(operating.sessions)
+                .max_encoding_message_size(MAX_MESSAGE_SIZE);
+            routes = routes
+                .add_service(Reception::new(approvals, room))
+                .add_service(Reception::new(sessions, room));
+        }
+        let describe = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(crate::pb::FILE_DESCRIPTOR_SET)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        let (current, before) = (describe().build_v1(), describe().build_v1alpha());
+        Ok(routes
+            .add_service(Reception::new(
+                current.map_err(PolicydError::Reflection)?,
+                room,
+            ))
+            .add_service(Reception::new(
+                before.map_err(PolicydError::Reflection)?,
+                room,
+            )))
+    }
+}
+
+/// The console, and where it listens.
+struct ConsoleDoor {
+    console: Console,
+    listener: Listener,
+    bound: ListenAddress,
+}
+
+impl ConsoleDoor {
+    /// Listens, where a console is asked for and there are operators to log in.
+    fn open(
+        args: &PolicydArgs,
+        sources: &Sources,
+        services: &Services,
+        stopping: &CancellationToken,
+    ) -> Result<Option<Self>, PolicydError> {
+        let (Some(address), Some(operating)) = (&args.console, &services.operating) else {
+            return Ok(None);
+        };
+        let (cookies, exposure) = match sources.tls {
+            Some(_) => (Cookies::Secure, Exposure::Anyone),
+            None => (Cookies::Loopback, Exposure::Loopback(Missing::Tls)),
+        };
+        let console = Console::new(console::Parts {
+            audit: Arc::clone(&services.audit),
+            approvals: Arc::clone(&operating.approvals),
+            sessions: Arc::clone(&operating.sessions),
+            rules: sources.rules.in_force(),
+            rules_fault: sources.rules.fault(),
+            operators: operating.operators.clone(),
+            cookies,
+            stopping: stopping.clone(),
+        });
+        let (listener, bound) = listen::listen(address, exposure, Doors::Own)?;
+        Ok(Some(Self {
+            console,
+            listener,
+            bound,
+        }))
+    }
+
+    /// Serves from now on; tells where.
+    fn serve(self, tls: Option<watch::Receiver<Arc<Tls>>>, stopping: &CancellationToken) -> String {
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let demands = Demands {
+            tls,
+            users: Vec::new(),
+            protocol: Protocol::Http1,
+        };
+        let connections = accept::connections(
+            self.listener,
+            demands,
+            CONSOLE_CONNECTIONS,
+            stopping.clone(),
+        );
+        tokio::spawn(self.console.serve(connections));
+        format!("{scheme}://{}/", self.bound)
+    }
+}
+
+/// Removes what isn't to be kept, for as long as the service runs.
+async fn keep_pruned(store: Store) {
+    let mut interval = tokio::time::interval(PRUNING_INTERVAL);
+    loop {
+        interval.tick().await;
+        store.prune();
+    }
 }
 
 /// Serves numbers where that is asked for; tells where.
@@ -923,19 +996,19 @@ fn flatten(
     }
 }
 
+/// Whether it serves, where systemd asks for that (`Type=notify`); elsewhere this does nothing.
+fn tell_systemd(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!("systemd isn't told whether this service is ready: {error}");
+    }
+}
+
 /// What whoever started the service is told.
 struct Started<'a> {
     bound: &'a ListenAddress,
     revision: &'a str,
     console: Option<&'a str>,
     metrics: Option<&'a str>,
-}
-
-/// Whether it serves, where systemd asks for that (`Type=notify`); elsewhere this does nothing.
-fn tell_systemd(state: NotifyState<'_>) {
-    if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::warn!("systemd isn't told whether this service is ready: {error}");
-    }
 }
 
 fn announce(

@@ -1,5 +1,7 @@
 //! One exec: what was decided, and what rules would decide.
 
+use prost::bytes::Bytes;
+
 use crate::model::EscalationTerms;
 use crate::pb::audit::v1::{AnswerMode, Exec, GivenAnswer};
 use crate::pb::v1;
@@ -290,11 +292,7 @@ fn judged(rules: &Rules, exec: &Exec) -> Result<Ruling, Gap> {
         if exec.gate.is_empty() {
             return Err(Gap::Session);
         }
-        let told: usize = facts
-            .command_words
-            .iter()
-            .map(prost::bytes::Bytes::len)
-            .sum();
+        let told: usize = facts.command_words.iter().map(Bytes::len).sum();
         if facts.command_bytes != told as u64 {
             return Err(Gap::Command);
         }

@@ -501,18 +501,13 @@ fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
         command_line: word("command_line")?,
         workdir: bytes(row.get("workdir")?),
         process: integer("process_id")?.map(|_| process),
-        arguments: Vec::new(),
-        environment_names: Vec::new(),
-        executable: None,
-        workdir_protection: 0,
-        environment_difference: None,
-        redacted_arguments: Vec::new(),
-        session: None,
         answer,
         decision,
         withdrawal_reason: word("withdrawn")?,
         ending,
         session_end_time: time(integer("session_ended_ns")?),
         session_end_reason: word("session_end_reason")?,
+        // What only events have.
+        ..Exec::default()
     })
 }

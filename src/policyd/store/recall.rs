@@ -1,6 +1,7 @@
 //! What of an exec is in its events, and not in the tables.
 
 use prost::Message;
+use prost::bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, ToSql};
 
 use super::schema::number;
@@ -92,7 +93,7 @@ fn session(connection: &Connection, session: &str) -> rusqlite::Result<Option<Se
          WHERE session_id = ?1 AND sequence IS NULL AND kind = 'session-started' LIMIT 1";
     for query in [first, later] {
         if let Some(Event::SessionStarted(started)) = event(connection, query, &[&session])? {
-            let size: usize = started.command.iter().map(prost::bytes::Bytes::len).sum();
+            let size: usize = started.command.iter().map(Bytes::len).sum();
             return Ok(Some(SessionFacts {
                 user: started.user,
                 workdir: started.workdir,

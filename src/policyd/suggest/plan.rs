@@ -182,15 +182,15 @@ impl<'g> Plan<'g> {
         let is_code = |(arguments, _): &Command<'_>| has_any(arguments, code);
         let (telling, wide): (Vec<_>, Vec<_>) = runs.into_iter().partition(is_code);
         self.whole(name, telling, TELLING_OPTIONS, Denials::Default);
-        let Some((_, first)) = wide.first() else {
+        if wide.is_empty() {
             return self.whole(name, others, ONE_OF, Denials::Default);
-        };
+        }
         if !code.is_empty() {
             self.guards.insert(name, code);
         }
         self.prefixes.push(Prefix {
             words,
-            decided: &first.decided,
+            decided: &wide[0].1.decided,
             commands: wide,
         });
         self.whole(name, others, ONE_OF, Denials::Written);
