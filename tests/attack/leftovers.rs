@@ -11,7 +11,7 @@ use crate::process::wait_until;
 const HOW: [&str; 3] = ["daemon", "zombies", "bomb"];
 
 /// Starts all of them, and ends when they are there.
-const SCRIPT: &str = r#"
+const SCRIPT: &str = r"
 for how in daemon zombies bomb; do
     python3 $PROGRAMS/leftovers.py $how $PWD/left >/dev/null 2>&1 </dev/null &
     python3 $PROGRAMS/leftovers.py $how $PWD/escalated >/dev/null 2>&1 </dev/null &
@@ -21,7 +21,7 @@ for how in daemon zombies bomb; do
         while ! test -e $mark.$how; do sleep 0.02; done
     done
 done
-"#;
+";
 
 /// Processes that have the mark of this place in their command line.
 fn left(place: &Place) -> BTreeSet<String> {

@@ -88,7 +88,7 @@ enum Service {
 }
 
 impl Service {
-    fn start(place: &Path, rules: &Rules) -> Self {
+    fn start(place: &Path, rules: Rules) -> Self {
         let text = match rules {
             Rules::Real => include_str!("programs/real.rules.star"),
             Rules::Loose => include_str!("programs/loose.rules.star"),
@@ -193,7 +193,7 @@ impl Place {
             .arg(root.join("operator.token"));
         let line = process::run(&mut token).exits(0).output();
         std::fs::write(root.join("service/operators"), line).expect("a file");
-        let service = Service::start(root, &rules);
+        let service = Service::start(root, rules);
 
         let mut variables = vec![
             ("HOME", root.join("home").display().to_string()),
