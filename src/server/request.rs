@@ -223,8 +223,9 @@ impl<'a> Request<'a> {
                 if let Some(input) = self.early.pop_front() {
                     return Some(input);
                 }
-                if self.peer_gone || over.is_cancelled() {
-                    // It has been told to end; nothing else counts any more.
+                if self.peer_gone {
+                    // It has been told to end; nothing else counts any more. A session may have ended
+                    // while its command was being started, and then it hasn't been told yet.
                     return self.next_report().await;
                 }
                 let child = self.child.as_mut()?;
