@@ -33,7 +33,8 @@ use std::time::Duration;
 
 /// Nothing may hang: fails a scenario that takes far longer than it could need.
 async fn scenario(scenario: impl Future<Output = ()>) {
-    tokio::time::timeout(Duration::from_secs(90), scenario)
+    // On the heap: some are large.
+    tokio::time::timeout(Duration::from_secs(90), Box::pin(scenario))
         .await
         .expect("the scenario comes to its end");
 }
