@@ -734,7 +734,7 @@ fn stored(decided: Decided, monitored: Option<EscalationDecision>) -> StoredAnsw
     let Decided {
         mut verdict,
         approval_id,
-        decided_by,
+        operator: decided_by,
     } = decided;
     let mode = match monitored {
         None => AnswerMode::Enforced,

@@ -205,7 +205,7 @@ pub(in crate::policyd) struct Decided {
     /// The approval that it comes from; empty: it comes from none.
     pub(in crate::policyd) approval_id: String,
     /// The operator who decided; empty: no operator did.
-    pub(in crate::policyd) decided_by: String,
+    pub(in crate::policyd) operator: String,
 }
 
 impl From<v1::Verdict> for Decided {
@@ -242,7 +242,7 @@ pub(super) fn decided(approval: &pb::Approval) -> Option<Decided> {
             ..v1::Verdict::default()
         },
         approval_id: approval.approval_id.clone(),
-        decided_by: resolution.resolved_by,
+        operator: resolution.resolved_by,
     })
 }
 

@@ -110,7 +110,7 @@ impl Grants {
                 service_time: None,
             },
             approval_id: grant.approval_id.clone(),
-            decided_by: grant.granted_by.clone(),
+            operator: grant.granted_by.clone(),
         })
     }
 }

@@ -424,6 +424,22 @@ fn duration(nanoseconds: Option<i64>) -> Option<prost_types::Duration> {
     })
 }
 
+/// The process that asked, where the question is on record.
+fn process(row: &Row<'_>) -> rusqlite::Result<Option<v1::ProcessInfo>> {
+    let number = |name: &str| row.get::<_, Option<i64>>(name);
+    let small = |name: &str| {
+        let value = number(name)?.and_then(|value| u32::try_from(value).ok());
+        Ok::<_, rusqlite::Error>(value.unwrap_or(0))
+    };
+    let process = v1::ProcessInfo {
+        process_id: small("process_id")?,
+        parent_process_id: small("parent_process_id")?,
+        user_id: small("user_id")?,
+        group_id: small("group_id")?,
+    };
+    Ok(number("process_id")?.map(|_| process))
+}
+
 fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
     let word = |name: &str| {
         row.get::<_, Option<String>>(name)
@@ -431,10 +447,6 @@ fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
     };
     let integer = |name: &str| row.get::<_, Option<i64>>(name);
     let id = |name: &str| Ok::<_, rusqlite::Error>(integer(name)?.unwrap_or(0).cast_unsigned());
-    let small = |name: &str| {
-        let value = integer(name)?.and_then(|value| u32::try_from(value).ok());
-        Ok::<_, rusqlite::Error>(value.unwrap_or(0))
-    };
     let answer = match integer("answers")? {
         None | Some(0) => None,
         Some(count) => Some(GivenAnswer {
@@ -494,12 +506,6 @@ fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
             })
         }
     };
-    let process = v1::ProcessInfo {
-        process_id: small("process_id")?,
-        parent_process_id: small("parent_process_id")?,
-        user_id: small("user_id")?,
-        group_id: small("group_id")?,
-    };
     Ok(Exec {
         session_id: word("session_id")?,
         exec_id: id("exec_id")?,
@@ -514,7 +520,7 @@ fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
         program: bytes(row.get("program")?),
         command_line: word("command_line")?,
         workdir: bytes(row.get("workdir")?),
-        process: integer("process_id")?.map(|_| process),
+        process: process(row)?,
         arguments: Vec::new(),
         environment_names: Vec::new(),
         executable: None,
