@@ -735,7 +735,7 @@ fn stored(decided: Decided, monitored: Option<EscalationDecision>) -> StoredAnsw
     let Decided {
         mut verdict,
         approval_id,
-        operator,
+        operator: decided_by,
     } = decided;
     let mode = match monitored {
         None => AnswerMode::Enforced,
@@ -748,7 +748,7 @@ fn stored(decided: Decided, monitored: Option<EscalationDecision>) -> StoredAnsw
         verdict: Some(verdict),
         mode: mode.into(),
         approval_id,
-        decided_by: operator,
+        decided_by,
     }
 }
 

@@ -429,6 +429,22 @@ fn given_answer(row: &Row<'_>) -> rusqlite::Result<Option<GivenAnswer>> {
     }))
 }
 
+/// The process that asked, where the question is on record.
+fn process(row: &Row<'_>) -> rusqlite::Result<Option<v1::ProcessInfo>> {
+    let number = |name: &str| row.get::<_, Option<i64>>(name);
+    let small = |name: &str| {
+        let value = number(name)?.and_then(|value| u32::try_from(value).ok());
+        Ok::<_, rusqlite::Error>(value.unwrap_or(0))
+    };
+    let process = v1::ProcessInfo {
+        process_id: small("process_id")?,
+        parent_process_id: small("parent_process_id")?,
+        user_id: small("user_id")?,
+        group_id: small("group_id")?,
+    };
+    Ok(number("process_id")?.map(|_| process))
+}
+
 fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
     let word = |name: &str| {
         row.get::<_, Option<String>>(name)
@@ -436,10 +452,6 @@ fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
     };
     let integer = |name: &str| row.get::<_, Option<i64>>(name);
     let id = |name: &str| Ok::<_, rusqlite::Error>(integer(name)?.unwrap_or(0).cast_unsigned());
-    let small = |name: &str| {
-        let value = integer(name)?.and_then(|value| u32::try_from(value).ok());
-        Ok::<_, rusqlite::Error>(value.unwrap_or(0))
-    };
     let answer = given_answer(row)?;
     let decision = match row.get::<_, Option<String>>("action")? {
         None => None,
@@ -480,12 +492,6 @@ fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
             })
         }
     };
-    let process = v1::ProcessInfo {
-        process_id: small("process_id")?,
-        parent_process_id: small("parent_process_id")?,
-        user_id: small("user_id")?,
-        group_id: small("group_id")?,
-    };
     Ok(Exec {
         session_id: word("session_id")?,
         exec_id: id("exec_id")?,
@@ -500,7 +506,7 @@ fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
         program: bytes(row.get("program")?),
         command_line: word("command_line")?,
         workdir: bytes(row.get("workdir")?),
-        process: integer("process_id")?.map(|_| process),
+        process: process(row)?,
         answer,
         decision,
         withdrawal_reason: word("withdrawn")?,

@@ -44,15 +44,16 @@ def zombies():
 
 
 def bomb():
-    """Some that are never there for long: each leaves another, in a session of its own."""
+    """Some that are never there for long: each leaves another, in a session of its own. Not many at a time: without
+    a gate the first process of the machine has them to bury, and not all of these are quick."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    for _ in range(20):
+    for _ in range(4):
         if os.fork() == 0:
             while True:
                 if os.fork() != 0:
                     os._exit(0)
                 os.setsid()
-                time.sleep(0.01)
+                time.sleep(0.1)
     forever()
 
 
