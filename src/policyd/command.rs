@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use super::listen::{self, Doors, Exposure, ListenAddress, ListenError, Missing};
 use super::numbers::ServiceNumbers;
 use super::operators::Operator;
 use super::owners::{self, Owners};
+use super::rate::Rates;
 use super::reception::{Reception, Room};
 use super::reload::{Followed, RulesFiles, TokensFile};
 use super::rules::{RuleMode, RulesError};
@@ -275,6 +277,11 @@ pub struct PolicydArgs {
         requires = "data"
     )]
     pub retain_size: Option<u64>,
+
+    /// Most execs a second that one gate, by its identity, may ask about, with as many at once; what it asks
+    /// beyond that is denied, with the reason code gate.rate_limited [default: no limit]
+    #[arg(long, value_name = "NUMBER", env = "EXECGATE_POLICYD_EXECS_PER_SECOND")]
+    pub execs_per_second: Option<NonZeroU32>,
 
     /// Serve numbers for Prometheus at http://ADDRESS:PORT/metrics. Whoever can connect there can read them.
     #[arg(long, value_name = "ADDRESS:PORT", env = "EXECGATE_POLICYD_METRICS")]
@@ -715,6 +722,7 @@ async fn serve(
         owners,
         desk: operators.is_some().then_some(desk),
         numbers,
+        rates: args.execs_per_second.map(Rates::new),
         sessions,
         store: kept.store.clone(),
         stopping: stopping.clone(),

@@ -271,6 +271,67 @@ async fn calls_that_send_on_while_the_service_can_not_answer_them() {
     .await;
 }
 
+#[tokio::test]
+async fn more_execs_a_second_than_a_gate_may_ask_about() {
+    const EXECS: u64 = 300;
+    scenario(async {
+        let place = Place::new();
+        let tokens = place.tokens(&[("greedy", "g"), ("modest", "m")]);
+        let service = place.serve(&[&"--tokens", &tokens, &"--execs-per-second", &"20"]);
+        let channel = connect(&service.address).await;
+        let began = std::time::Instant::now();
+        let (mut decided, mut limited) = (0, 0);
+        // One call after another has no more than one call.
+        for number in 1..=3 {
+            let mut call = Call::open(channel.clone(), Some("g"))
+                .await
+                .expect("a call");
+            let events = call.events.clone();
+            let session = session(number);
+            tokio::spawn(async move {
+                let questions = (1..=EXECS).map(requested);
+                let stream = std::iter::once(started(&session, None)).chain(questions);
+                for (sequence, event) in (1..).zip(stream) {
+                    let request = v1::SessionRequest {
+                        sequence,
+                        event_time: None,
+                        event: Some(event),
+                    };
+                    events.send(request).await.expect("it is taken");
+                }
+            });
+            for _ in 0..EXECS {
+                match call.verdict().await.as_str() {
+                    "gate token:greedy" => decided += 1,
+                    "more than 20 commands a second ask the policy service; try again in a moment" => {
+                        limited += 1;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        let most = 20 * (began.elapsed().as_secs() + 2);
+        assert!((20..=most).contains(&decided), "{decided}, {most} at most");
+        assert_eq!(decided + limited, 3 * EXECS);
+        assert!(limited > 0);
+        service.wait_for_log("asks about more than 20 a second").await;
+        serves_others(&service).await;
+        // In a moment it may again.
+        let mut call = Call::open(channel, Some("g")).await.expect("a call");
+        call.tell(1, started(&session(9), None)).await;
+        let mut exec_id = 0;
+        loop {
+            exec_id += 1;
+            call.tell(exec_id + 1, requested(exec_id)).await;
+            if call.verdict().await == "gate token:greedy" {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
+
 /// Sends what there is as fast as it goes, and reads all answers.
 async fn pour(mut call: Call, events: impl Iterator<Item = Event> + Send + 'static) -> Call {
     let sender = call.events.clone();
