@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use super::listen::{self, Doors, Exposure, ListenAddress, ListenError, Listener,
 use super::numbers::ServiceNumbers;
 use super::operators::Operator;
 use super::owners::{self, Owners};
+use super::rate::Rates;
 use super::reception::{Reception, Room};
 use super::reload::{Followed, RulesFiles, TokensFile};
 use super::rules::{RuleMode, RulesError};
@@ -277,6 +279,11 @@ pub struct PolicydArgs {
         requires = "data"
     )]
     pub retain_size: Option<u64>,
+
+    /// Most execs a second that one gate, by its identity, may ask about, with as many at once; what it asks
+    /// beyond that is denied, with the reason code gate.rate_limited [default: no limit]
+    #[arg(long, value_name = "NUMBER", env = "EXECGATE_POLICYD_EXECS_PER_SECOND")]
+    pub execs_per_second: Option<NonZeroU32>,
 
     /// Serve numbers for Prometheus at http://ADDRESS:PORT/metrics. Whoever can connect there can read them.
     #[arg(long, value_name = "ADDRESS:PORT", env = "EXECGATE_POLICYD_METRICS")]
@@ -676,7 +683,8 @@ async fn serve(
     {
         tokio::spawn(keep_pruned(store.clone()));
     }
-    let services = Services::new(&sources, kept, numbers, &stopping)?;
+    let rates = args.execs_per_second.map(Rates::new);
+    let services = Services::new(&sources, kept, rates, numbers, &stopping)?;
     let console = ConsoleDoor::open(args, &sources, &services, &stopping)?;
     let (health, health_service) = tonic_health::server::health_reporter();
     health
@@ -785,6 +793,7 @@ impl Services {
     fn new(
         sources: &Sources,
         kept: Persistence,
+        rates: Option<Rates>,
         numbers: Arc<ServiceNumbers>,
         stopping: &CancellationToken,
     ) -> Result<Self, PolicydError> {
@@ -808,6 +817,7 @@ impl Services {
             owners: owners.clone(),
             desk: operators.is_some().then(|| desk.clone()),
             numbers,
+            rates,
             sessions: sessions.clone(),
             store: kept.store,
             stopping: stopping.clone(),

@@ -31,6 +31,7 @@ pub mod listen;
 mod numbers;
 mod operators;
 mod owners;
+mod rate;
 mod reception;
 mod reload;
 pub mod replay;

@@ -25,6 +25,7 @@ pub(super) struct ServiceNumbers {
     enforced: ByVerdict,
     monitored: ByVerdict,
     evaluation: Counter<f64, AtomicU64>,
+    pub(super) rate_limited: Counter,
     pub(super) sessions: Gauge,
     pub(super) watchers: Gauge,
 }
@@ -91,6 +92,12 @@ impl ServiceNumbers {
             Unit::Seconds,
             numbers.0.clone(),
         );
+        let rate_limited = Counter::default();
+        registry.register(
+            "rate_limited",
+            "Execs that were denied because their gate asked about more than it may",
+            rate_limited.clone(),
+        );
         registry.register(
             "sessions",
             "Calls of sessions that are open now",
@@ -111,6 +118,7 @@ impl ServiceNumbers {
             enforced: ByVerdict::new(&verdicts, "enforced"),
             monitored: ByVerdict::new(&verdicts, "monitored"),
             evaluation: numbers.0,
+            rate_limited,
             sessions: numbers.1,
             watchers: numbers.2,
         }

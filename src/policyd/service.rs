@@ -29,6 +29,7 @@ use super::bounds;
 use super::identity::GateIdentity;
 use super::numbers::{Counted, ServiceNumbers};
 use super::owners::Owners;
+use super::rate::{Allowance, Rates, Within};
 use super::rules::{
     EnvironmentFact, ExecFacts, OpinionReuse, OpinionReuseScope, Rules, Ruling, SessionFacts,
     UserFacts,
@@ -71,7 +72,11 @@ const RESUMPTION_INTERVAL: Duration = Duration::from_secs(1);
 static REFUSED: Throttle = Throttle::new(Duration::from_secs(1));
 static TRESPASSES: Throttle = Throttle::new(Duration::from_secs(1));
 static UNREAD: Throttle = Throttle::new(Duration::from_secs(1));
+static RATE_LIMITED: Throttle = Throttle::new(Duration::from_secs(1));
 static FULL: Throttle = Throttle::new(Duration::from_secs(1));
+
+/// Reason code of what is denied because its gate asks about more than it may.
+const CODE_RATE_LIMITED: &str = "gate.rate_limited";
 
 /// The policy service.
 #[derive(Debug)]
@@ -90,6 +95,8 @@ pub(super) struct Setting {
     /// Where persons are asked; `None`: nobody can be.
     pub(super) desk: Option<Desk>,
     pub(super) numbers: Arc<ServiceNumbers>,
+    /// How many execs a second a gate may ask about; `None`: any number.
+    pub(super) rates: Option<Rates>,
     pub(super) sessions: Sessions,
     pub(super) stopping: CancellationToken,
 }
@@ -124,6 +131,8 @@ impl PolicyService for RulesService {
             .metadata()
             .get(TRACEPARENT)
             .and_then(|context| context.to_str().ok()?.parse().ok());
+        let rates = self.setting.rates.as_ref();
+        let allowance = rates.map(|rates| rates.of(&caller.gate));
         let (answers, stream) = mpsc::channel(QUEUED_ANSWERS);
         let (control, controls) = mpsc::channel(QUEUED_CONTROLS);
         let call = Call {
@@ -137,6 +146,7 @@ impl PolicyService for RulesService {
             caller,
             session: None,
             _counted: Counted::in_gauge(&self.setting.numbers.sessions),
+            allowance,
             setting: self.setting.clone(),
             _admitted: admitted,
         };
@@ -201,6 +211,8 @@ struct Call {
     terminated: Option<String>,
     /// Whether the session's gate came back, and asks again what is open.
     is_resumed: bool,
+    /// What the gate may ask about, where that has a bound.
+    allowance: Option<Arc<Allowance>>,
     _admitted: Admitted<GateIdentity>,
 }
 
@@ -503,6 +515,11 @@ impl Call {
             };
             return (Answered::Decided(Box::new(verdict.into())), None);
         }
+        if let Some(allowance) = &self.allowance
+            && allowance.take(Instant::now()) == Within::No
+        {
+            return (self.rate_limited(exec.exec_id, allowance), None);
+        }
         let rules = Arc::clone(&self.setting.rules.borrow());
         let began = Instant::now();
         let ruling = ruling(&rules, session, exec);
@@ -532,6 +549,27 @@ impl Call {
             Answered::Decided(Box::new(verdict(&rules, exec, ruling).into()))
         };
         (answered, monitored)
+    }
+
+    fn rate_limited(&self, exec_id: u64, allowance: &Allowance) -> Answered {
+        self.setting.numbers.rate_limited.inc();
+        let most = allowance.per_second();
+        if let Some(held_back) = RATE_LIMITED.admit() {
+            tracing::warn!(
+                gate = %self.caller.gate, held_back,
+                "denied an exec: this gate asks about more than {most} a second"
+            );
+        }
+        Answered::Decided(Box::new(v1::Verdict {
+            exec_id,
+            decision: Some(v1::verdict::Decision::Deny(v1::Deny {
+                reason: format!(
+                    "more than {most} commands a second ask the policy service; try again in a moment"
+                ),
+            })),
+            reason_code: CODE_RATE_LIMITED.to_owned(),
+            ..v1::Verdict::default()
+        }))
     }
 
     fn withdrawn(&self, session: &SessionFacts, withdrawn: &v1::ExecWithdrawn) {

@@ -204,69 +204,63 @@ async fn calls_that_are_opened_and_given_up_at_once() {
     .await;
 }
 
-/// A connection whose calls may be answered no more than a few bytes before they are read.
-async fn connect_and_read_nothing(address: &str) -> Channel {
-    tonic::transport::Endpoint::from_shared(format!("http://{address}"))
-        .expect("an address")
-        .initial_stream_window_size(256)
-        .connect()
-        .await
-        .expect("a connection")
-}
-
 #[tokio::test]
-async fn calls_that_send_on_while_the_service_can_not_answer_them() {
-    const CONNECTIONS: usize = 16;
-    const CALLS: usize = 4;
-    /// What the service may grow by, in KiB: half of what these calls would park if each had 2 MiB.
-    const GROWTH_KIB: u64 = 64 << 10;
+async fn more_execs_a_second_than_a_gate_may_ask_about() {
+    const EXECS: u64 = 300;
     scenario(async {
         let place = Place::new();
         let tokens = place.tokens(&[("greedy", "g"), ("modest", "m")]);
-        let service = place.serve(&[&"--tokens", &tokens]);
-        let before = service.resident_kib();
-        let mut calls = Vec::new();
-        let mut flood = tokio::task::JoinSet::new();
-        for connection in 0..CONNECTIONS {
-            let channel = connect_and_read_nothing(&service.address).await;
-            for number in 0..CALLS {
-                let call = Call::open(channel.clone(), Some("g"))
-                    .await
-                    .expect("a call");
-                let events = call.events.clone();
-                calls.push(call);
-                flood.spawn(async move {
-                    let session = session(connection * CALLS + number + 1);
-                    let mut event = started(&session, None);
-                    for sequence in 1.. {
-                        let request = v1::SessionRequest {
-                            sequence,
-                            event_time: None,
-                            event: Some(event),
-                        };
-                        // When its answers can't leave any more, the service reads no more questions.
-                        let sending = events.send(request);
-                        let sent = tokio::time::timeout(Duration::from_secs(3), sending).await;
-                        if !matches!(sent, Ok(Ok(()))) {
-                            return sequence;
-                        }
-                        let size = if sequence < 200 { 1 } else { 60 << 10 };
-                        event = long_exec(sequence, size);
+        let service = place.serve(&[&"--tokens", &tokens, &"--execs-per-second", &"20"]);
+        let channel = connect(&service.address).await;
+        let began = std::time::Instant::now();
+        let (mut decided, mut limited) = (0, 0);
+        // One call after another has no more than one call.
+        for number in 1..=3 {
+            let mut call = Call::open(channel.clone(), Some("g"))
+                .await
+                .expect("a call");
+            let events = call.events.clone();
+            let session = session(number);
+            tokio::spawn(async move {
+                let questions = (1..=EXECS).map(requested);
+                let stream = std::iter::once(started(&session, None)).chain(questions);
+                for (sequence, event) in (1..).zip(stream) {
+                    let request = v1::SessionRequest {
+                        sequence,
+                        event_time: None,
+                        event: Some(event),
+                    };
+                    events.send(request).await.expect("it is taken");
+                }
+            });
+            for _ in 0..EXECS {
+                match call.verdict().await.as_str() {
+                    "gate token:greedy" => decided += 1,
+                    "more than 20 commands a second ask the policy service; try again in a moment" => {
+                        limited += 1;
                     }
-                    unreachable!("the service takes anything");
-                });
+                    other => panic!("{other:?}"),
+                }
             }
         }
-        while let Some(sent) = flood.join_next().await {
-            assert!(sent.expect("no panic") > 200, "no flood");
+        let most = 20 * (began.elapsed().as_secs() + 2);
+        assert!((20..=most).contains(&decided), "{decided}, {most} at most");
+        assert_eq!(decided + limited, 3 * EXECS);
+        assert!(limited > 0);
+        service.wait_for_log("asks about more than 20 a second").await;
+        serves_others(&service).await;
+        // In a moment it may again.
+        let mut call = Call::open(channel, Some("g")).await.expect("a call");
+        call.tell(1, started(&session(9), None)).await;
+        let mut exec_id = 0;
+        loop {
+            exec_id += 1;
+            call.tell(exec_id + 1, requested(exec_id)).await;
+            if call.verdict().await == "gate token:greedy" {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let grown = service.resident_kib().saturating_sub(before);
-        assert!(grown < GROWTH_KIB, "it grew by {} MiB", grown >> 10);
-        serves_others(&service).await;
-        // Who doesn't read is let go, and that is said.
-        service.wait_for_log("has read none of its answers").await;
-        drop(calls);
-        serves_others(&service).await;
     })
     .await;
 }

@@ -105,7 +105,7 @@ async fn a_stream_that_is_sent_again_changes_nothing_that_is_on_record() {
 /// on, and while the first is connected.
 #[tokio::test]
 async fn what_was_told_can_not_be_told_otherwise() {
-    scenario(async {
+    scenario(Box::pin(async {
         let place = Place::new();
         let tokens = place.tokens(&[("greedy", "g"), ("modest", "m")]);
         let service = place.serve(&[&"--tokens", &tokens]);
@@ -137,7 +137,7 @@ async fn what_was_told_can_not_be_told_otherwise() {
         serves_others(&service).await;
         assert_eq!(place.count(TOLD[2]), 3);
         verify(&place);
-    })
+    }))
     .await;
 }
 
