@@ -560,7 +560,7 @@ impl Call {
                 "denied an exec: this gate asks about more than {most} a second"
             );
         }
-        Answered::Decided(Box::new(v1::Verdict {
+        Answered::Decided(Box::new(Decided::from(v1::Verdict {
             exec_id,
             decision: Some(v1::verdict::Decision::Deny(v1::Deny {
                 reason: format!(
@@ -569,7 +569,7 @@ impl Call {
             })),
             reason_code: CODE_RATE_LIMITED.to_owned(),
             ..v1::Verdict::default()
-        }))
+        })))
     }
 
     fn withdrawn(&self, session: &SessionFacts, withdrawn: &v1::ExecWithdrawn) {

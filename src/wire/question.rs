@@ -24,7 +24,7 @@ impl fmt::Display for DecodeError {
 
 impl core::error::Error for DecodeError {}
 
-/// Reads a message other than [`EscalateRequest`]; `name` is for the error.
+/// Reads a message other than `EscalateRequest`; `name` is for the error.
 pub fn decode<'a, T: Deserialize<'a>>(
     name: &'static str,
     json: &'a [u8],
@@ -145,7 +145,7 @@ pub struct WaitNotice {
 pub struct EscalateResponse {
     /// What the wrapper is to do.
     pub action: Action,
-    /// Whether the server sends a [`Notice`] when an escalated command stops, to wrappers that read it.
+    /// Whether the server sends a `Notice` when an escalated command stops, to wrappers that read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notices: Option<bool>,
 }

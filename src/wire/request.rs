@@ -27,7 +27,7 @@ pub struct EscalateRequest {
     pub workdir: OsString,
     /// The process's environment, without the variables of the session.
     pub env: Environment,
-    /// Whether the wrapper reads a [`WaitNotice`] before the answer.
+    /// Whether the wrapper reads a [`WaitNotice`](super::WaitNotice) before the answer.
     pub notices: bool,
 }
 

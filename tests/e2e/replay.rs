@@ -112,6 +112,19 @@ fn what_other_rules_would_change_is_told_by_group(shell: &Shell) {
         assert_eq!(from, all);
     }
 
+    filters_choose(&gate, &other);
+    // As execgate-policyd --monitor: nothing is denied, and that it would be is news.
+    let done = operate(&gate, &["replay", "--rules", &other, "--monitor"]);
+    done.exits(1);
+    assert!(
+        done.output().contains("run -> run (would deny)"),
+        "{}",
+        done.output()
+    );
+    trouble_is_told(&gate, same);
+}
+
+fn filters_choose(gate: &Gate, other: &str) {
     let first = gate.list(&[])[0].text("session").to_owned();
     for (filter, execs) in [
         (&["--session", &first, "--program", "expr"][..], 30),
@@ -126,26 +139,20 @@ fn what_other_rules_would_change_is_told_by_group(shell: &Shell) {
     ] {
         for from in [&[][..], &["--from", "../lines"]] {
             let arguments = [
-                &["replay", "--rules", &other, "--output", "json"],
+                &["replay", "--rules", other, "--output", "json"],
                 filter,
                 from,
             ];
-            let told = json(&operate(&gate, &arguments.concat()));
+            let told = json(&operate(gate, &arguments.concat()));
             assert_eq!(told["execs"], execs, "{filter:?} {from:?}: {told}");
         }
     }
-    // As execgate-policyd --monitor: nothing is denied, and that it would be is news.
-    let done = operate(&gate, &["replay", "--rules", &other, "--monitor"]);
-    done.exits(1);
-    assert!(
-        done.output().contains("run -> run (would deny)"),
-        "{}",
-        done.output()
-    );
+}
 
-    let wrong = written(&gate, "wrong.star", "prefix_rule([])\n");
+fn trouble_is_told(gate: &Gate, same: &str) {
+    let wrong = written(gate, "wrong.star", "prefix_rule([])\n");
     let nonsense = written(
-        &gate,
+        gate,
         "nonsense",
         "{\"session\":\"x\",\"exec_id\":1,\"argv\":7}\n",
     );
@@ -164,7 +171,7 @@ fn what_other_rules_would_change_is_told_by_group(shell: &Shell) {
         (&["--rules", same, "--since", "never"], "age"),
         (&[], "--rules"),
     ] {
-        let done = operate(&gate, &[&["replay"], arguments].concat());
+        let done = operate(gate, &[&["replay"], arguments].concat());
         done.exits(2);
         let errors = String::from_utf8_lossy(&done.stderr).into_owned();
         assert!(errors.contains(says), "{arguments:?}: {errors}");
@@ -244,16 +251,17 @@ fn what_the_record_lacks_is_not_guessed(shell: &Shell) {
 
     // The session's beginning was removed.
     let lines = operate(&gate, &["audit", "--export", "--program", "expr"]).output();
-    let without: String = lines
+    let without: Vec<_> = lines
         .lines()
         .map(|line| {
             let mut exec: Value = serde_json::from_str(line).expect("JSON");
             exec.as_object_mut()
                 .expect("an object")
                 .remove("session_facts");
-            format!("{exec}\n")
+            exec.to_string()
         })
         .collect();
+    let without = without.join("\n") + "\n";
     let lines = written(&gate, "lines", &without);
     let rules = written(&gate, "other.star", "def decide(exec):\n    return run()\n");
     let arguments = [
@@ -450,7 +458,7 @@ fallback("run")
         operate(&gate, &["check", "--rules", &rules, "--", "expr", "1"]).exits(code);
         operate(&gate, &["check", "--rules", &rules, "--", "id"]).exits(5);
         let replay = operate(&gate, &["replay", "--rules", &rules]);
-        replay.exits(if code == 0 { 0 } else { 1 });
+        replay.exits(i32::from(code != 0));
     }
 }
 

@@ -272,39 +272,36 @@ async fn what_detached_itself_is_asked_to_end_before_it_is_killed() {
 async fn a_stopped_command_is_asked_to_end_before_it_is_killed() {
     // The session often ends before the gate has heard that the command was started: that once left it.
     for _ in 0..10 {
-        end_with_a_stopped_command().await;
-    }
-}
-
-async fn end_with_a_stopped_command() {
-    let policy = Scripted::always(ESCALATE);
-    let session = start(policy.clone());
-    let directory = tempfile::tempdir().unwrap();
-    let [stops, asked] = ["stops", "asked"].map(|name| directory.path().join(name));
-    let script = format!(
-        "trap 'echo > {}; exit' TERM; echo $$ > {}; kill -STOP $$; sleep 1000",
-        asked.display(),
-        stops.display()
-    );
-    let asker = wrapped(&session, "/bin/sh", &["sh", "-c", &script]).spawn();
-    let stopped = async {
-        loop {
-            let pid = std::fs::read_to_string(&stops).unwrap_or_default();
-            let status = std::fs::read_to_string(format!("/proc/{}/status", pid.trim()));
-            if status.is_ok_and(|status| status.contains("State:\tT")) {
-                break;
+        let policy = Scripted::always(ESCALATE);
+        let session = start(policy.clone());
+        let directory = tempfile::tempdir().expect("a directory");
+        let [stops, asked] = ["stops", "asked"].map(|name| directory.path().join(name));
+        let script = format!(
+            "trap 'echo > {}; exit' TERM; echo $$ > {}; kill -STOP $$; sleep 1000",
+            asked.display(),
+            stops.display()
+        );
+        let asker = wrapped(&session, "/bin/sh", &["sh", "-c", &script]).spawn();
+        let stopped = async {
+            loop {
+                let pid = std::fs::read_to_string(&stops).unwrap_or_default();
+                let status = std::fs::read_to_string(format!("/proc/{}/status", pid.trim()));
+                if status.is_ok_and(|status| status.contains("State:\tT")) {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, stopped).await.unwrap();
-    session
-        .end(SessionEndReason::Completed, String::new(), None)
-        .await;
-    assert!(asked.exists(), "it was killed unasked");
-    let mut asker = asker.unwrap();
-    let _ = asker.kill();
-    asker.wait().unwrap();
+        };
+        let stopped = tokio::time::timeout(PATIENCE, stopped).await;
+        stopped.expect("it stops");
+        session
+            .end(SessionEndReason::Completed, String::new(), None)
+            .await;
+        assert!(asked.exists(), "it was killed unasked");
+        let mut asker = asker.expect("a wrapper");
+        let _ = asker.kill();
+        asker.wait().expect("its end");
+    }
 }
 
 #[tokio::test]
