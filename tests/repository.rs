@@ -615,7 +615,7 @@ fn long_programs(files: &[File]) -> Vec<String> {
     {
         let code: String = code_of(&file.text).split_whitespace().collect();
         let code = code.replace("#![no_main]", "");
-        let code = code.replace("#![cfg_attr(not(feature=\"std\"),no_std)]", "");
+        let code = code.replace("#![cfg_attr(not(feature=),no_std)]", "");
         let called = code
             .strip_prefix("execgate::raw_main!(execgate::")
             .and_then(|rest| rest.strip_suffix(");"))

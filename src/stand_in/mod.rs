@@ -22,20 +22,14 @@ use escalated::{End, Escalated};
 use crate::sys::entry::{Invocation, inherited, replace_process};
 use crate::sys::exec;
 use crate::wire::Refusal;
-use crate::wrapper::{Errand, Failure, NO_VERDICT, beside, say, say_bytes};
+use crate::wrapper::{Errand, Failure, beside, say_bytes, status};
 
 /// What the wrapper puts in front of the command's arguments: its own argument zero, the errand, the program.
 const OWN_ARGUMENTS: usize = 3;
 
 /// Does its errand, and returns the exit status.
 pub fn main(invocation: Invocation) -> c_int {
-    match run(invocation) {
-        Ok(status) => status,
-        Err(failure) => {
-            say(&failure);
-            NO_VERDICT
-        }
-    }
+    status(run(invocation))
 }
 
 fn run(invocation: Invocation) -> Result<c_int, Failure> {

@@ -153,8 +153,12 @@ impl Question {
 fn one_line(text: &str) -> String {
     let plain = |character: char| match character {
         character if character.is_control() => '\u{fffd}',
-        // What turns the direction of the text around.
-        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
+        // What ends a line, or turns the direction of the text around.
+        '\u{061c}'
+        | '\u{200e}'
+        | '\u{200f}'
+        | '\u{2028}'..='\u{202e}'
+        | '\u{2066}'..='\u{2069}' => '\u{fffd}',
         character => character,
     };
     text.chars().take(MOST_NOTICE).map(plain).collect()

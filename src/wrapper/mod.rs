@@ -45,13 +45,15 @@ const DENIED: c_int = 1;
 
 /// Does all that the wrapper does, and returns its exit status.
 pub fn main(invocation: Invocation) -> c_int {
-    match run(invocation) {
-        Ok(status) => status,
-        Err(failure) => {
-            say(&failure);
-            NO_VERDICT
-        }
-    }
+    status(run(invocation))
+}
+
+/// An exit status; of a failure, once it has been said.
+pub(crate) fn status(result: Result<c_int, Failure>) -> c_int {
+    result.unwrap_or_else(|failure| {
+        say(&failure);
+        NO_VERDICT
+    })
 }
 
 fn run(invocation: Invocation) -> Result<c_int, Failure> {

@@ -135,6 +135,7 @@ fn the_doctor_says_what_is_missing_and_how_to_get_it() {
         "open files",
         "landlock",
         "bubblewrap",
+        "denials",
         "policy service",
     ];
     assert_eq!(subjects, expected);
@@ -144,7 +145,7 @@ fn the_doctor_says_what_is_missing_and_how_to_get_it() {
         assert_eq!(finding["remedy"].is_string(), status != "good", "{finding}");
         assert!(finding["detail"].is_string(), "{finding}");
     }
-    assert_eq!(findings[9]["status"], "missing");
+    assert_eq!(findings[10]["status"], "missing");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use execgate::pb::v1::{
 use crate::gate::{Gate, directory};
 use crate::machine::{Shell, in_both_shells};
 use crate::peer::{Call, Peer};
-use crate::sandboxes::bubblewrap;
+use crate::stage::bubblewrap;
 
 in_both_shells! {
     what_changes_between_question_and_answer_is_not_what_runs,

@@ -1,31 +1,14 @@
 //! `--sandbox bubblewrap`: what runs stays inside, what is escalated doesn't, or not altogether.
 
-use std::process::Command;
-
 use crate::gate::{Gate, directory, verdicts};
-use crate::machine::{Shell, available, in_both_shells};
+use crate::machine::{Shell, in_both_shells};
+use crate::stage::bubblewrap;
 
 in_both_shells! {
     what_runs_stays_inside_and_what_is_escalated_does_not,
     an_escalation_by_default_is_as_confined_as_the_session,
     a_profile_allows_what_it_names_and_no_more,
     without_a_sandbox_a_profile_is_refused,
-}
-
-/// Whether `--sandbox bubblewrap` works here.
-pub(crate) fn bubblewrap() -> bool {
-    let mut command = Command::new("bwrap");
-    command.args([
-        "--ro-bind",
-        "/",
-        "/",
-        "--unshare-pid",
-        "--unshare-net",
-        "--",
-        "/bin/true",
-    ]);
-    let works = command.output().is_ok_and(|output| output.status.success());
-    available(works, "bubblewrap can't make a sandbox: `execgate doctor`")
 }
 
 /// A gate with a sandbox, where `cp` is decided so; and a directory outside, with a file.
