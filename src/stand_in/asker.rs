@@ -4,16 +4,14 @@ use std::io;
 use crate::sys::entry::Invocation;
 use crate::sys::exec;
 use crate::wire::{Contents, Refusal};
-
-/// Between the wrapper's name and what a patched shell says of itself, and between that (`EW_SEPARATOR`).
-const SEPARATOR: u8 = 0x1f;
+use crate::wrapper::SEPARATOR;
 
 /// The most bytes that a shell says of itself (`EW_MAX_FIELDS`).
 const MOST_BYTES: usize = 8192;
 
 /// The shell that started this wrapper, as far as it says how it tells that a command can't be executed.
 ///
-/// It does so in argument zero, behind the wrapper's own path: `bash`, or `bash exec` for the builtin, the name
+/// It does so in argument zero, behind the wrapper's own path or what stands there: `bash`, or `bash exec` for the builtin, the name
 /// that begins its messages, what it adds of the line, the program to read a script with and argument zero for
 /// that; or `zsh`, what begins its messages, and the command as it was typed. [`SEPARATOR`] is before each. A
 /// shell that says nothing of the kind has the wrapper's path alone there, or whatever it likes.

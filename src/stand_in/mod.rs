@@ -22,10 +22,10 @@ use escalated::{End, Escalated};
 use crate::sys::entry::{Invocation, inherited, replace_process};
 use crate::sys::exec;
 use crate::wire::Refusal;
-use crate::wrapper::{Errand, Failure, beside, say_bytes, status};
+use crate::wrapper::{Errand, Failure, beside, named, say_bytes, status};
 
-/// What the wrapper puts in front of the command's arguments: its own argument zero, the errand, the program.
-const OWN_ARGUMENTS: usize = 3;
+/// What is in front of the command's arguments: the errand, and the program.
+const OWN_ARGUMENTS: usize = 2;
 
 /// Does its errand, and returns the exit status.
 pub fn main(invocation: Invocation) -> c_int {
@@ -33,7 +33,7 @@ pub fn main(invocation: Invocation) -> c_int {
 }
 
 fn run(invocation: Invocation) -> Result<c_int, Failure> {
-    let mut arguments = invocation.arguments().iter().skip(1);
+    let mut arguments = invocation.arguments().iter();
     let errand = arguments.next().and_then(Errand::parse);
     let (Some(errand), Some(file)) = (errand, arguments.next()) else {
         return Err(Failure::new(
@@ -106,18 +106,13 @@ fn refused(
             Ok(status)
         }
         Outcome::Script(reader) => {
-            let arguments = invocation.arguments();
-            let first = arguments.iter().next().unwrap_or_default().to_owned();
+            let wrapper = beside(invocation, "execgate-wrapper").unwrap_or_default();
+            let own = named(invocation, wrapper.to_bytes()).unwrap_or_default();
             // The script stands where its own argument zero did.
-            let first = [first, reader.program, reader.name, file.to_owned()];
+            let first = [own, reader.program, reader.name, file.to_owned()];
             let asked = invocation.with_first(first, OWN_ARGUMENTS + 1);
-            let error = match beside(invocation, "execgate-wrapper") {
-                Some(wrapper) => {
-                    let error = replace_process(&wrapper, asked.arguments(), asked.environment());
-                    io::Error::from(error)
-                }
-                None => io::Error::from(io::ErrorKind::NotFound),
-            };
+            let error = replace_process(&wrapper, asked.arguments(), asked.environment());
+            let error = io::Error::from(error);
             Err(Failure::new(
                 "ask about the script's interpreter",
                 error,

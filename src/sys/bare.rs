@@ -138,9 +138,9 @@ unsafe impl Sync for Heap {}
 #[global_allocator]
 static HEAP: Heap = Heap(UnsafeCell::new(Space { next: 0, end: 0 }));
 
-/// How much is asked of the kernel at a time, in bytes; blocks of this size and more have pages of their own,
-/// which it can move. It gives no memory before it is written to.
-const LARGE: usize = 1 << 20;
+/// How much is asked of the kernel at a time, in bytes: the command's own limits hold for the wrapper too. Blocks of
+/// this size and more have pages of their own, which the kernel can move.
+const LARGE: usize = 64 << 10;
 
 fn map(size: usize) -> *mut u8 {
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);

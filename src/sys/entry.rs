@@ -83,15 +83,6 @@ impl Invocation {
         }
     }
 
-    /// The first `count` arguments alone, and no environment. What that takes is never freed.
-    #[must_use]
-    pub fn without_rest(self, count: usize) -> Self {
-        Self {
-            arguments: Vector::of(self.arguments.iter().take(count)),
-            environment: Vector::of(core::iter::empty()),
-        }
-    }
-
     /// The value of a variable in the environment.
     #[must_use]
     pub fn variable(self, name: &str) -> Option<&'static [u8]> {

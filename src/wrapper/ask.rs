@@ -6,8 +6,8 @@ use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::io::{Errno, FdFlags, IoSlice, fcntl_setfd, retry_on_intr};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, FdFlags, IoSlice, fcntl_dupfd_cloexec, fcntl_setfd, retry_on_intr};
 use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
@@ -236,7 +236,16 @@ fn lost(error: Errno) -> Failure {
     Failure::gate_lost(Words(error))
 }
 
+/// Both with numbers that aren't the standard descriptors': where one of those is closed, it stays so.
 fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     let (domain, kind) = (AddressFamily::UNIX, SocketType::STREAM);
-    socketpair(domain, kind, SocketFlags::CLOEXEC, None)
+    let (ours, gates) = socketpair(domain, kind, SocketFlags::CLOEXEC, None)?;
+    Ok((above_standard(ours)?, above_standard(gates)?))
+}
+
+fn above_standard(descriptor: OwnedFd) -> Result<OwnedFd, Errno> {
+    if descriptor.as_raw_fd() > 2 {
+        return Ok(descriptor);
+    }
+    fcntl_dupfd_cloexec(descriptor, 3)
 }

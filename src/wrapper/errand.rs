@@ -1,6 +1,6 @@
-use alloc::borrow::ToOwned;
 use alloc::ffi::CString;
 use alloc::format;
+#[cfg(feature = "std")]
 use core::ffi::CStr;
 use core::fmt;
 
@@ -11,7 +11,8 @@ use super::failure::{Failure, Words};
 use crate::sys::entry::{Invocation, replace_process};
 use crate::wire::{BASH_WRAPPER_VARIABLE, WRAPPER_VARIABLE};
 
-/// What `execgate-stand-in` is to do: its first argument, in front of the wrapper's own.
+/// What `execgate-stand-in` is to do. It gets the wrapper's own arguments, with this in the place of the wrapper's path,
+/// so that they take no more room: they may be as long as the kernel allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Errand {
     /// To be to the shell what the escalated command would be.
@@ -47,9 +48,11 @@ impl fmt::Display for Errand {
 }
 
 impl Errand {
+    /// Reads argument zero.
     #[cfg(feature = "std")]
-    pub(crate) fn parse(text: &CStr) -> Option<Self> {
-        let words: alloc::vec::Vec<_> = text.to_str().ok()?.split(' ').collect();
+    pub(crate) fn parse(own: &CStr) -> Option<Self> {
+        let (text, _) = split(own.to_bytes());
+        let words: alloc::vec::Vec<_> = core::str::from_utf8(text).ok()?.split(' ').collect();
         Some(match words[..] {
             ["stand-in", stream, session, stops] => Self::StandIn {
                 stream: stream.parse().ok()?,
@@ -64,34 +67,37 @@ impl Errand {
     }
 }
 
+/// Between the wrapper's path and what a patched shell says of itself, and between that (`EW_SEPARATOR`).
+pub(crate) const SEPARATOR: u8 = 0x1f;
+
+/// What is before the first [`SEPARATOR`], and the rest.
+fn split(own: &[u8]) -> (&[u8], &[u8]) {
+    let end = own.iter().position(|byte| *byte == SEPARATOR);
+    own.split_at(end.unwrap_or(own.len()))
+}
+
+/// The same arguments with something else in the place of what is before what the shell says of itself.
+pub(crate) fn named(invocation: Invocation, name: &[u8]) -> Option<CString> {
+    let own = invocation.arguments().iter().next()?;
+    let (_, said) = split(own.to_bytes());
+    CString::new([name, said].concat()).ok()
+}
+
 /// Becomes the program beside the wrapper that does all that not every exec needs. Returns only where that
 /// failed.
-pub(super) fn hand_over(invocation: Invocation, file: &CStr, errand: Errand) -> Failure {
-    let own = invocation
-        .arguments()
-        .iter()
-        .next()
-        .unwrap_or_default()
-        .to_owned();
-    let Ok(text) = CString::new(format!("{errand}")) else {
+pub(super) fn hand_over(invocation: Invocation, errand: Errand) -> Failure {
+    let Some(own) = named(invocation, format!("{errand}").as_bytes()) else {
         return failure(Errno::INVAL);
     };
-    let errand = [own, text, file.to_owned()];
-    let handed = invocation.with_first(errand, 2);
-    let error = match beside(invocation, "execgate-stand-in") {
-        Some(program) => {
-            let error = replace_process(&program, handed.arguments(), handed.environment());
-            if error == Errno::TOOBIG {
-                // The command's own just fitted; only a script would need them again.
-                let least = handed.without_rest(3);
-                replace_process(&program, least.arguments(), least.environment())
-            } else {
-                error
-            }
-        }
-        None => Errno::NOENT,
+    let Some(program) = beside(invocation, "execgate-stand-in") else {
+        return failure(Errno::NOENT);
     };
-    failure(error)
+    let handed = invocation.with_first([own], 1);
+    failure(replace_process(
+        &program,
+        handed.arguments(),
+        handed.environment(),
+    ))
 }
 
 fn failure(error: Errno) -> Failure {

@@ -30,7 +30,7 @@ use core::ffi::c_int;
 use rustix::fd::AsRawFd;
 
 #[cfg(feature = "std")]
-pub(crate) use errand::beside;
+pub(crate) use errand::{SEPARATOR, beside, named};
 #[cfg(feature = "std")]
 pub(crate) use failure::say_bytes;
 
@@ -72,7 +72,7 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
             let errand = Errand::Explain {
                 errno: error.raw_os_error(),
             };
-            Err(errand::hand_over(invocation, file, errand))
+            Err(errand::hand_over(invocation, errand))
         }
         Action::Escalate => {
             let errand = Errand::StandIn {
@@ -81,7 +81,7 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
                 gate_tells_stops: question.gate_tells_stops,
             };
             question.keep_open()?;
-            Err(errand::hand_over(invocation, file, errand))
+            Err(errand::hand_over(invocation, errand))
         }
         Action::Deny { reason } => {
             match reason {

@@ -10,7 +10,7 @@ use execgate::server::{
 use tokio_util::sync::CancellationToken;
 
 use crate::harness::{Place, Shell, VERDICTS, script, shells, wait_with_executor};
-use crate::support::{ESCALATE, text};
+use crate::support::{ESCALATE, deny, text};
 
 #[tokio::test]
 async fn pipelines() {
@@ -121,6 +121,38 @@ async fn low_limits() {
     script("ulimit -f 0; ulimit -c 0; ulimit -v 100000; ulimit -d 50000; ulimit -s 256; ulimit -l 0; /bin/true; echo $?")
         .is_the_same()
         .await;
+    script("ulimit -d 512; /bin/true; echo $?")
+        .is_the_same()
+        .await;
+}
+
+/// The wrapper's own words go nowhere then, not even to the gate.
+#[tokio::test]
+async fn a_denial_that_nobody_can_read() {
+    for shell in shells() {
+        let script = "/bin/true 2>&-; echo $?; (exec 0<&- 2>&-; /bin/true; echo $?)";
+        let (_, stdout, _) = gated(script, shell, deny("no")).await;
+        assert_eq!(stdout, "1\n1\n", "{shell:?}");
+    }
+}
+
+/// Arguments that just fit for the wrapper: a script without `#!` gets all of them, or isn't executed.
+#[tokio::test]
+async fn as_many_arguments_as_there_is_room_for() {
+    let steps = "ulimit -s 512; full=$(printf %0131000d 0); left=${#full}
+        until [ $left -lt 126000 ] || [ \"$ran\" = 30 ]; do
+            left=$((left - 24)); count=$(./text a b c ${full:0:$left} 2>/dev/null) && ran=$((ran + 1))
+            echo \"${count:-none}\"
+        done";
+    for verdict in [EscalationDecision::Run, ESCALATE] {
+        let case = script(steps).file("text", "echo $#\n", 0o755);
+        let (output, _) = case.gated(Shell::Bash, &Place::new(), verdict).await;
+        let output = String::from_utf8_lossy(&output.stdout).into_owned();
+        let all = |word: &str| output.lines().filter(|line| *line == word).count();
+        assert_eq!(all("4"), 30, "{output}");
+        assert!(all("none") > 0, "{output}");
+        assert_eq!(all("4") + all("none"), output.lines().count(), "{output}");
+    }
 }
 
 #[tokio::test]
