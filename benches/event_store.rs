@@ -322,7 +322,7 @@ async fn queries(events: u64) {
     let arguments = [
         "--data",
         data.to_str().unwrap(),
-        "--tokens",
+        "--operators",
         tokens.to_str().unwrap(),
     ];
     let policyd = Policyd::start(directory.path(), &arguments);

@@ -37,7 +37,10 @@ pub(super) struct AuditArguments {
 pub(super) fn audit(arguments: &AuditArguments) -> Result<c_int, Failure> {
     let failed = |error: AuditError| Failure::new(&error).exiting(error.exit_code().into());
     let out = &mut io::BufWriter::new(io::stdout());
-    let done = match (&arguments.audit.command, arguments.service.caller()?) {
+    let data = arguments.audit.data.as_deref();
+    let service = &arguments.service;
+    let caller = service.caller_unless("--data", data, "EXECGATE_POLICYD_DATA")?;
+    let done = match (&arguments.audit.command, caller) {
         (None, Some(caller)) => {
             let mut record = RemoteRecord::new(caller)?;
             audit::list(&arguments.audit, &mut record, out)

@@ -8,7 +8,7 @@ use clap::Args;
 use super::Failure;
 use super::audit::RemoteRecord;
 use super::service::ServiceOptions;
-use crate::policyd::replay::{self, ReplayArgs, ReplayError, Source};
+use crate::policyd::replay::{self, ReplayArgs, ReplayError, Selection, Source};
 use crate::policyd::suggest::{self, SuggestArgs};
 
 /// The command line of `replay`.
@@ -28,10 +28,17 @@ fn failed(error: &ReplayError) -> Failure {
 /// Works with the record that a service has, where one is named, and else with what the command line says.
 fn with_source<T>(
     service: &ServiceOptions,
+    selection: &Selection,
     work: impl FnOnce(Source<'_>, &mut dyn Write) -> Result<T, ReplayError>,
 ) -> Result<T, Failure> {
     let out = &mut io::BufWriter::new(io::stdout());
-    let done = match service.caller()? {
+    let caller = match &selection.from {
+        Some(from) => service.caller_unless("--from", Some(from), "")?,
+        None => {
+            service.caller_unless("--data", selection.data.as_deref(), "EXECGATE_POLICYD_DATA")?
+        }
+    };
+    let done = match caller {
         Some(caller) => work(Source::Record(&mut RemoteRecord::new(caller)?), out),
         None => work(Source::Named, out),
     };
@@ -49,15 +56,19 @@ pub(super) struct SuggestArguments {
 }
 
 pub(super) fn suggest(arguments: &SuggestArguments) -> Result<c_int, Failure> {
-    let answer = with_source(&arguments.service, |source, out| {
-        suggest::run(&arguments.suggest, source, out)
-    })?;
+    let answer = with_source(
+        &arguments.service,
+        &arguments.suggest.selection,
+        |source, out| suggest::run(&arguments.suggest, source, out),
+    )?;
     Ok(answer.exit_code().into())
 }
 
 pub(super) fn replay(arguments: &ReplayArguments) -> Result<c_int, Failure> {
-    let answer = with_source(&arguments.service, |source, out| {
-        replay::run(&arguments.replay, source, out)
-    })?;
+    let answer = with_source(
+        &arguments.service,
+        &arguments.replay.selection,
+        |source, out| replay::run(&arguments.replay, source, out),
+    )?;
     Ok(answer.exit_code().into())
 }

@@ -1,6 +1,7 @@
 //! How the command line names a policy service for operators and auditors, and what they show it.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -56,6 +57,28 @@ pub(super) struct ServiceOptions {
 }
 
 impl ServiceOptions {
+    /// What calls the service, unless the command line says to read `place` instead, the value of `option`: a service
+    /// that only the environment names doesn't count then.
+    pub(super) fn caller_unless(
+        &self,
+        option: &str,
+        place: Option<&Path>,
+        variable: &str,
+    ) -> Result<Option<ServiceCaller>, Failure> {
+        let is_said = |value: Option<&OsStr>, variable: &str| {
+            value.is_some() && std::env::var_os(variable).as_deref() != value
+        };
+        if !is_said(place.map(Path::as_os_str), variable) {
+            return self.caller();
+        }
+        if is_said(self.service.as_deref().map(OsStr::new), "EXECGATE_SERVICE") {
+            let message =
+                format!("{option} and --service both say where the record is: give one of them");
+            return Err(Failure::saying(message).exiting(super::USAGE));
+        }
+        Ok(None)
+    }
+
     /// What calls the service; `None` where none is named.
     pub(super) fn caller(&self) -> Result<Option<ServiceCaller>, Failure> {
         let named = self.service.as_deref().map(str::trim);

@@ -116,7 +116,7 @@ fn refused(
             Err(Failure::new(
                 "ask about the script's interpreter",
                 error,
-                "execgate-wrapper belongs beside execgate-stand-in; nothing was run",
+                "execgate-wrapper belongs beside execgate-stand-in, and what it is to be asked has to fit; nothing was run",
             ))
         }
     }

@@ -140,7 +140,7 @@ static HEAP: Heap = Heap(UnsafeCell::new(Space { next: 0, end: 0 }));
 
 /// How much is asked of the kernel at a time, in bytes: the command's own limits hold for the wrapper too. Blocks of
 /// this size and more have pages of their own, which the kernel can move.
-const LARGE: usize = 64 << 10;
+const LARGE: usize = 16 << 10;
 
 fn map(size: usize) -> *mut u8 {
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);

@@ -66,7 +66,8 @@ pub(super) fn ask(invocation: Invocation, file: &CStr) -> Result<Question, Failu
         )
     })?;
     let (stream, gates) = match pair() {
-        Err(Errno::MFILE) => {
+        // INVAL: of a number that the limit doesn't allow.
+        Err(Errno::MFILE | Errno::INVAL) => {
             // For as long as it takes: the command gets its own limit.
             let raised = RaisedOpenFiles::new();
             let pair = pair();

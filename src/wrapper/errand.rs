@@ -104,7 +104,12 @@ fn failure(error: Errno) -> Failure {
     Failure::new(
         "start execgate-stand-in",
         Words(error),
-        "it belongs beside execgate-wrapper; nothing was run",
+        match error {
+            Errno::TOOBIG => {
+                "the command's arguments and environment are too long; nothing was run"
+            }
+            _ => "it belongs beside execgate-wrapper; nothing was run",
+        },
     )
 }
 

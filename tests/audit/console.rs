@@ -164,6 +164,16 @@ fn what_makes_no_sense_is_refused_with_what_is_wrong() {
         ("", "{\"token\": \"x\"}", 403),
         (&*format!("{JSON}{evil}"), "{\"token\": \"x\"}", 403),
         (
+            &*format!("{JSON}origin: http://evil.example\r\n"),
+            "{\"token\": \"x\"}",
+            403,
+        ),
+        (
+            &*format!("{JSON}origin: null\r\n"),
+            "{\"token\": \"x\"}",
+            403,
+        ),
+        (
             JSON,
             &*format!("{{\"token\": \"{}\"}}", "x".repeat(70_000)),
             413,

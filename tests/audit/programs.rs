@@ -81,6 +81,30 @@ async fn what_can_not_be_asked_is_said_with_what_to_do() {
         assert_eq!(exit, code, "{arguments:?}: {out}{errors}");
         assert!(errors.contains(says), "{arguments:?}: {errors}");
     }
+    // What the command line says counts more than what the environment does.
+    let data = place.data();
+    for (service, arguments, code, says) in [
+        ("http://127.0.0.1:1", &["audit", "--data", &data][..], 0, ""),
+        (
+            &*url,
+            &["audit", "--data", "/nonexistent"],
+            2,
+            "no event store",
+        ),
+        (
+            "http://127.0.0.1:1",
+            &["audit", "--data", &data, "--service", &url],
+            2,
+            "give one of them",
+        ),
+    ] {
+        let mut command = place.command(arguments);
+        let done = command.env("EXECGATE_SERVICE", service).output();
+        let done = done.expect("it runs");
+        let errors = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(code), "{arguments:?}: {errors}");
+        assert!(errors.contains(says), "{arguments:?}: {errors}");
+    }
     let mut as_gate = place.command(&["audit", "--service", &url]);
     let done = as_gate
         .env("EXECGATE_SERVICE_TOKEN_FILE", place.path("gate"))

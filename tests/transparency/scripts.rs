@@ -115,6 +115,9 @@ async fn low_limits() {
     script("ulimit -Sn 4; /bin/true; echo $?; /bin/sh -c 'ulimit -n'")
         .is_the_same_in(Shell::Bash)
         .await;
+    script("(ulimit -Sn 3; /bin/true 0<&- 1>&-); echo $?; (ulimit -Sn 3; /bin/true 1>&- 2>&-); echo $?")
+        .is_the_same_in(Shell::Bash)
+        .await;
     script("ulimit -u 1; /bin/true; echo $?; exec /bin/sh -c 'ulimit -p 2>/dev/null; echo x'")
         .is_the_same()
         .await;

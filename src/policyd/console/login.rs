@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::extract::{FromRequestParts, State};
-use axum::http::header::{CONTENT_TYPE, COOKIE, SET_COOKIE};
+use axum::http::header::{CONTENT_TYPE, COOKIE, HOST, ORIGIN, SET_COOKIE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use axum::middleware::Next;
@@ -202,6 +202,12 @@ pub(super) async fn same_origin(request: Request<axum::body::Body>, next: Next) 
         // To open the page by a link is no harm.
         Some(_) => request.method() != Method::GET || request.uri().path().starts_with("/api/"),
     };
+    // Whoever doesn't say the one may say the other: `scheme://` and what the request was sent to.
+    let is_elsewhere = is_elsewhere
+        || header(&request, ORIGIN.as_str()).is_some_and(|origin| {
+            let host = header(&request, HOST.as_str());
+            origin.split_once("://").map(|(_, authority)| authority) != host
+        });
     let is_json = header(&request, CONTENT_TYPE.as_str()).is_some_and(|kind| {
         kind.split(';')
             .next()

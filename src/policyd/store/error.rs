@@ -21,6 +21,18 @@ pub enum StoreError {
         /// Why.
         source: std::io::Error,
     },
+    /// The store is in a directory that isn't to be looked into.
+    #[error(
+        "reading the event store {}: {source}; its directory is the service's alone: ask as its user or as root, or \
+         ask the service (--service URL)",
+        path.display()
+    )]
+    Closed {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// There is no store to read.
     #[error(
         "there is no event store at {}: give the directory that execgate-policyd was started with \

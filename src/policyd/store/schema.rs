@@ -266,8 +266,12 @@ fn prepare(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
 /// When there is none, or it can't be read.
 pub fn open_for_reading(directory: &Path) -> Result<Connection, StoreError> {
     let path = file_in(directory);
-    if !path.is_file() {
-        return Err(StoreError::Missing { path });
+    match path.metadata() {
+        Ok(found) if found.is_file() => {}
+        Err(source) if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            return Err(StoreError::Closed { path, source });
+        }
+        _ => return Err(StoreError::Missing { path }),
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let open_error = |source| StoreError::Open {
