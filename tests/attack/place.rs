@@ -133,6 +133,18 @@ impl fmt::Display for Ended {
     }
 }
 
+/// The repository may be where a sandbox shows nothing of it.
+fn copy_programs(to: &Path) {
+    let programs = std::fs::read_dir(repository().join("tests/attack/programs"));
+    for program in programs.expect("programs") {
+        let program = program.expect("a program");
+        // What Python has made of some may be there too.
+        if program.file_type().expect("its type").is_file() {
+            std::fs::copy(program.path(), to.join(program.file_name())).expect("a copy");
+        }
+    }
+}
+
 pub(crate) struct Place {
     user: User,
     directory: TempDir,
@@ -164,6 +176,7 @@ impl Place {
             "outside/journal",
             "service",
             "bin",
+            "programs",
         ] {
             std::fs::create_dir_all(root.join(name)).expect("a directory");
         }
@@ -187,6 +200,7 @@ impl Place {
             std::fs::set_permissions(root.join(name), mode).expect("a mode");
         }
         std::fs::hard_link(root.join("home/.netrc"), root.join("outside/other")).expect("a link");
+        copy_programs(&root.join("programs"));
         let mut token = Command::new(EXECGATE);
         token
             .args(["token", "olga", "--write"])
@@ -198,13 +212,7 @@ impl Place {
         let mut variables = vec![
             ("HOME", root.join("home").display().to_string()),
             ("OUTSIDE", root.join("outside").display().to_string()),
-            (
-                "PROGRAMS",
-                repository()
-                    .join("tests/attack/programs")
-                    .display()
-                    .to_string(),
-            ),
+            ("PROGRAMS", root.join("programs").display().to_string()),
             ("BUILT", root.join("bin").display().to_string()),
             ("EXECGATE", EXECGATE.to_owned()),
             ("SERVICE", service.url().to_owned()),
