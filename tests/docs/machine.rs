@@ -47,7 +47,9 @@ impl Machine {
         let scratch = TempDir::new_in("/var/tmp").expect("a directory");
         std::fs::create_dir(scratch.path().join("upper")).expect("a directory");
         let errors = std::fs::File::create(scratch.path().join("machine.log")).expect("a file");
-        let mut shell = Command::new("unshare")
+        // Whoever runs the tests in the background has SIGINT ignored, and pages end what they began by it.
+        let mut shell = Command::new("env")
+            .args(["--default-signal=INT", "unshare"])
             .args([
                 "--mount",
                 "--net",
