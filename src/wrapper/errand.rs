@@ -79,7 +79,11 @@ fn split(own: &[u8]) -> (&[u8], &[u8]) {
 /// The same arguments with something else in the place of what is before what the shell says of itself.
 pub(crate) fn named(invocation: Invocation, name: &[u8]) -> Option<CString> {
     let own = invocation.arguments().iter().next()?;
-    let (_, said) = split(own.to_bytes());
+    let said = match split(own.to_bytes()) {
+        // No patched shell begins so.
+        ([], _) => b"",
+        (_, said) => said,
+    };
     CString::new([name, said].concat()).ok()
 }
 
