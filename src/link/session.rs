@@ -264,7 +264,8 @@ impl EscalationPolicy for SessionLink {
         let body = Bytes::from(event.encode_to_vec());
         if is_last {
             self.shared.tell(|state| {
-                self.shared.place(state, &body, Position::Last);
+                self.shared
+                    .place(state, &body, Position::Last, Instant::now());
                 state.finish();
             });
             self.shared.over.cancel();
@@ -446,13 +447,19 @@ impl Shared {
                 let count = gathered.map_or(0, |gathered| gathered.count) + 1;
                 (count < MOST_GATHERED).then_some(Gathered { count, due })
             },
-            |state| self.place(state, body, Position::Within),
+            |state| self.place(state, body, Position::Within, now),
         );
     }
 
     /// Gives an event its place among the session's.
-    fn place(&self, state: &mut SessionState<Asker>, body: &Bytes, position: Position) {
-        if let Some(sequence) = state.record(body.clone(), Instant::now()) {
+    fn place(
+        &self,
+        state: &mut SessionState<Asker>,
+        body: &Bytes,
+        position: Position,
+        now: Instant,
+    ) {
+        if let Some(sequence) = state.record(body.clone(), now) {
             self.keep(sequence, body, position);
         }
     }

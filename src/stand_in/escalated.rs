@@ -14,7 +14,7 @@ use crate::sys::socket::{self, MAX_DESCRIPTORS, Wait};
 use crate::wire::{
     self, CommandContext, Forward, FrameReader, Notice, Refusal, SuperExecMessage, SuperExecResult,
 };
-use crate::wrapper::{Failure, NO_VERDICT, say};
+use crate::wrapper::{Failure, NO_VERDICT, read_frame, say};
 
 /// What the gate sends while its command runs.
 #[derive(Deserialize)]
@@ -123,7 +123,7 @@ impl Escalated {
             match watch.wait(self.stream).map_err(Failure::gate_lost)? {
                 Ready::Signal(arrived) => job.forward(&self, arrived),
                 Ready::Socket => {
-                    let message = self.read_frame().map_err(|_| {
+                    let message = read_frame(self.stream, &mut self.reader).map_err(|_| {
                         Failure::new(
                             "wait for the command",
                             "the gate went away while it ran",
@@ -155,23 +155,6 @@ impl Escalated {
                         }
                     }
                 }
-            }
-        }
-    }
-
-    /// Waits for one whole message.
-    fn read_frame(&mut self) -> Result<Vec<u8>, Failure> {
-        loop {
-            if let Some(message) = self.reader.take().map_err(Failure::gate_lost)? {
-                return Ok(message);
-            }
-            let buffer = self.reader.buffer().map_err(Failure::gate_lost)?;
-            let offered = buffer.len();
-            let received = socket::receive(self.stream, buffer, Wait::Blocking);
-            let count = received.as_ref().map_or(0, |received| received.bytes);
-            self.reader.filled(offered, count);
-            if received.map_err(Failure::gate_lost)?.bytes == 0 {
-                return Err(Failure::gate_lost("it went away without an answer"));
             }
         }
     }

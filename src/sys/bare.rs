@@ -192,7 +192,8 @@ unsafe impl GlobalAlloc for Heap {
         }
         // SAFETY: as above.
         let space = unsafe { &mut *self.0.get() };
-        if block.addr() + layout.size() == space.next && block.addr() + size <= space.end {
+        let is_last = block.addr() + layout.size() == space.next;
+        if is_last && size < LARGE && block.addr() + size <= space.end {
             space.next = block.addr() + size;
             return block;
         }
@@ -201,6 +202,8 @@ unsafe impl GlobalAlloc for Heap {
         if !new.is_null() {
             // SAFETY: both are as long, and the new one is nobody else's.
             unsafe { ptr::copy_nonoverlapping(block, new, layout.size().min(size)) };
+            // SAFETY: the caller has it no more.
+            unsafe { self.dealloc(block, layout) };
         }
         new
     }

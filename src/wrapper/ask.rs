@@ -106,7 +106,7 @@ impl Question {
     /// Waits for the verdict.
     pub(super) fn answer(&mut self) -> Result<Action, Failure> {
         loop {
-            let message = self.read_frame()?;
+            let message = read_frame(&self.stream, &mut self.reader)?;
             let error = match wire::decode::<EscalateResponse>("EscalateResponse", &message) {
                 Ok(response) => {
                     self.gate_tells_stops = response.notices == Some(true);
@@ -131,21 +131,21 @@ impl Question {
     pub(super) fn keep_open(&self) -> Result<(), Failure> {
         fcntl_setfd(&self.stream, FdFlags::empty()).map_err(lost)
     }
+}
 
-    /// Waits for one whole message.
-    fn read_frame(&mut self) -> Result<Vec<u8>, Failure> {
-        loop {
-            if let Some(message) = self.reader.take().map_err(Failure::gate_lost)? {
-                return Ok(message);
-            }
-            let buffer = self.reader.buffer().map_err(Failure::gate_lost)?;
-            let offered = buffer.len();
-            let received = retry_on_intr(|| recv(&self.stream, &mut *buffer, RecvFlags::empty()));
-            let received = received.map(|(count, _)| count);
-            self.reader.filled(offered, received.unwrap_or(0));
-            if received.map_err(lost)? == 0 {
-                return Err(Failure::gate_lost("it went away without an answer"));
-            }
+/// Waits for one whole message.
+pub(crate) fn read_frame(stream: impl AsFd, reader: &mut FrameReader) -> Result<Vec<u8>, Failure> {
+    loop {
+        if let Some(message) = reader.take().map_err(Failure::gate_lost)? {
+            return Ok(message);
+        }
+        let buffer = reader.buffer().map_err(Failure::gate_lost)?;
+        let offered = buffer.len();
+        let received = retry_on_intr(|| recv(stream.as_fd(), &mut *buffer, RecvFlags::empty()));
+        let received = received.map(|(count, _)| count);
+        reader.filled(offered, received.unwrap_or(0));
+        if received.map_err(lost)? == 0 {
+            return Err(Failure::gate_lost("it went away without an answer"));
         }
     }
 }

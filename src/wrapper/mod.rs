@@ -30,6 +30,8 @@ use core::ffi::c_int;
 use rustix::fd::AsRawFd;
 
 #[cfg(feature = "std")]
+pub(crate) use ask::read_frame;
+#[cfg(feature = "std")]
 pub(crate) use errand::{SEPARATOR, beside, named};
 #[cfg(feature = "std")]
 pub(crate) use failure::say_bytes;

@@ -395,7 +395,7 @@ fn proposed_rules_decide_a_session_as_it_was_decided(shell: &Shell) {
         let mut verdicts: Vec<_> = execs
             .iter()
             .map(of)
-            .filter(|(program, _)| !program.contains("/work/"))
+            .filter(|(program, _)| !program.split('/').rev().skip(1).any(|part| part == "work"))
             .collect();
         verdicts.sort();
         verdicts

@@ -2,6 +2,7 @@
 
 use base64::Engine;
 use prost::bytes::Bytes;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::pb::audit::v1::{AnswerMode, Exec, GateDecision, GivenAnswer, SessionFacts};
@@ -88,12 +89,16 @@ impl Fields<'_> {
         }
     }
 
-    fn texts(&self, name: &str) -> Result<Vec<String>, String> {
+    fn list<T: DeserializeOwned>(&self, name: &str, of: &str) -> Result<Vec<T>, String> {
         match self.get(name) {
             None => Ok(Vec::new()),
             Some(list) => serde_json::from_value(list.clone())
-                .map_err(|_| format!("`{name}` isn't a list of texts")),
+                .map_err(|_| format!("`{name}` isn't a list of {of}")),
         }
+    }
+
+    fn texts(&self, name: &str) -> Result<Vec<String>, String> {
+        self.list(name, "texts")
     }
 
     fn number(&self, name: &str) -> Result<u64, String> {
@@ -110,11 +115,7 @@ impl Fields<'_> {
     }
 
     fn numbers(&self, name: &str) -> Result<Vec<u32>, String> {
-        match self.get(name) {
-            None => Ok(Vec::new()),
-            Some(list) => serde_json::from_value(list.clone())
-                .map_err(|_| format!("`{name}` isn't a list of numbers")),
-        }
+        self.list(name, "numbers")
     }
 
     /// As they were, where the text doesn't say it.
