@@ -18,8 +18,9 @@
 //! being killed itself; what it can't kill, unless the gate may ([`super::reach`]), is a process of
 //! another user (`sudo`): it then says so and goes, since staying would help nobody.
 //!
-//! Both processes run between fork and exec (or end) of a program with many threads: nothing here
-//! allocates, takes a lock or panics after the fork; all memory was laid out before it.
+//! Both processes run between fork and exec (or end) of a program with many threads: nothing in
+//! `supervise`, `witness`, `execute` and `forked` allocates, takes a lock or panics; all memory was laid
+//! out before the fork, in `plan`.
 
 mod execute;
 mod forked;

@@ -71,3 +71,21 @@ fn ruled(rules: &Rules, file: &str) -> Ruling {
 fn denies(decision: &EscalationDecision) -> bool {
     matches!(decision, EscalationDecision::Deny { .. })
 }
+
+fn ask_about(rules: &Rules, info: Option<&crate::pb::v1::ExecutableInfo>, argv: &[&str]) -> Ruling {
+    let session = SessionFacts::default();
+    rules.evaluate(&ExecFacts {
+        id: ExecId(1),
+        file: b"/sandbox/tool",
+        argv: argv.iter().map(|word| word.as_bytes()).collect(),
+        workdir: b"/work",
+        environment_names: Vec::new(),
+        environment: Vec::new(),
+        redacted_arguments: &[],
+        executable: info,
+        workdir_protection: crate::pb::v1::Protection::Writable,
+        process: ProcessIdentity::default(),
+        parent: None,
+        session: &session,
+    })
+}

@@ -189,24 +189,6 @@ fn script_info() -> crate::pb::v1::ExecutableInfo {
     }
 }
 
-fn ask_about(rules: &Rules, info: Option<&crate::pb::v1::ExecutableInfo>, argv: &[&str]) -> Ruling {
-    let session = SessionFacts::default();
-    rules.evaluate(&ExecFacts {
-        id: ExecId(1),
-        file: b"/sandbox/tool",
-        argv: argv.iter().map(|word| word.as_bytes()).collect(),
-        workdir: b"/work",
-        environment_names: Vec::new(),
-        environment: Vec::new(),
-        redacted_arguments: &[],
-        executable: info,
-        workdir_protection: crate::pb::v1::Protection::Writable,
-        process: ProcessIdentity::default(),
-        parent: None,
-        session: &session,
-    })
-}
-
 #[test]
 fn decide_knows_the_file_that_is_executed() {
     let rules = rules(
