@@ -57,6 +57,7 @@ const QUEUED_ANSWERS: usize = 64;
 /// What a call may be told before it is seen to: all decisions that a session can wait for, twice over, since
 /// those of execs that were withdrawn count no more, and that the session is to end.
 const QUEUED_CONTROLS: usize = 2 * WAITING_OF_ONE_SESSION + 16;
+
 static FULL: Throttle = Throttle::new(Duration::from_secs(1));
 
 /// The policy service.

@@ -176,20 +176,6 @@ pub fn send(
     Ok(usize::try_from(sent).unwrap_or(0))
 }
 
-/// Waits until something can be sent.
-pub fn wait_writable(socket: BorrowedFd<'_>) -> io::Result<()> {
-    let mut source = libc::pollfd {
-        fd: socket.as_raw_fd(),
-        events: libc::POLLOUT,
-        revents: 0,
-    };
-    retry_interrupted(|| {
-        // SAFETY: one entry, writable.
-        check(unsafe { libc::poll(&raw mut source, 1, -1) })
-    })?;
-    Ok(())
-}
-
 /// Receives bytes and the descriptors that came with them.
 ///
 /// # Errors

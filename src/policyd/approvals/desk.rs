@@ -30,6 +30,7 @@ const MARGIN: Duration = Duration::from_secs(5);
 const SWEEP: Duration = Duration::from_millis(500);
 /// Changes that a watcher may be behind.
 const UNSEEN_CHANGES: usize = 1_024;
+
 /// What a session's call is told.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::policyd) enum Control {

@@ -19,6 +19,7 @@ const CONSOLE_CONNECTIONS: Bounds = Bounds {
     in_all: 512,
     of_one_peer: 256,
 };
+
 /// The console, and where it listens.
 pub(super) struct ConsoleDoor {
     console: Console,

@@ -12,6 +12,7 @@ use crate::policyd::service::RulesService;
 /// The name by which gRPC's health service says whether the rules' files hold what is in force: NOT_SERVING while
 /// they hold what can't be used. The service itself goes on with the last good rules.
 const RULES_HEALTH: &str = "execgate.policyd.rules";
+
 /// Says that the service serves, and from now on whether what the rules' files hold is in force.
 pub(super) async fn begin(health: &HealthReporter, fault: watch::Receiver<Option<String>>) {
     health

@@ -29,6 +29,7 @@ use crate::policyd::tokens::Tokens;
 
 /// Largest question of an auditor, in bytes.
 const MAX_QUESTION_SIZE: usize = 256 << 10;
+
 /// What gates, auditors and operators call.
 pub(super) struct Services {
     pub(super) policy: RulesService,

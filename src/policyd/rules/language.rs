@@ -33,6 +33,7 @@ pub(super) use self::arguments::{described, field, text_of};
 pub(super) const MAX_RULES: usize = 10_000;
 /// Most variables that a file, or all files together, may ask for, as the contract has it.
 pub(super) const MAX_VARIABLES: usize = 256;
+
 /// The language: Starlark with the extensions that similar rule files use, without `load`, so that
 /// one file is the whole policy.
 pub(super) fn dialect() -> Dialect {
@@ -161,7 +162,7 @@ fn answers(builder: &mut GlobalsBuilder) {
     }
 
     /// Runs the command outside the session's sandbox.
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "rules may say as much")]
     fn escalate<'v>(
         reason: Option<NoneOr<String>>,
         #[starlark(require = named)] execution: Option<Value<'v>>,
@@ -189,7 +190,7 @@ fn answers(builder: &mut GlobalsBuilder) {
     }
 
     /// Asks a person: to run the command inside the sandbox, or with an execution, outside.
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "rules may say as much")]
     fn ask<'v>(
         reason: Option<NoneOr<String>>,
         #[starlark(require = named)] asks: Option<NoneOr<String>>,
@@ -284,7 +285,7 @@ fn answers(builder: &mut GlobalsBuilder) {
 #[starlark_module]
 fn declarations(builder: &mut GlobalsBuilder) {
     /// Declares a rule for commands that begin with certain words.
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "rules may say as much")]
     fn prefix_rule<'v>(
         pattern: UnpackList<Value<'v>>,
         decision: Option<NoneOr<String>>,
@@ -429,7 +430,7 @@ fn declarations(builder: &mut GlobalsBuilder) {
     }
 
     /// Declares what happens to a command that nothing matches.
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "rules may say as much")]
     fn fallback<'v>(
         decision: String,
         justification: Option<NoneOr<String>>,

@@ -165,9 +165,10 @@ impl Request<'_> {
         })
     }
 
-    /// Where the command runs: at the name that was judged, and nowhere that a link leads to instead. Where nothing has that name, because the
-    /// directory has been deleted, by the wrapper's descriptor, if the kernel says that it is the very
-    /// directory of that name. Never by the descriptor otherwise: it is a place in the sandbox's mounts.
+    /// Where the command runs: at the name that was judged, and nowhere that a link leads to instead. Where
+    /// nothing has that name, because the directory has been deleted, by the wrapper's descriptor, if the
+    /// kernel says that it is the very directory of that name. Never by the descriptor otherwise: it is a
+    /// place in the sandbox's mounts.
     fn directory(
         &mut self,
         exec: &InterceptedExec,

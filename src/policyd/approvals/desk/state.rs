@@ -96,7 +96,7 @@ impl State {
         Some(recorded)
     }
 
-    pub(super) fn forget_closed(&mut self) {
+    fn forget_closed(&mut self) {
         while self.closed > CLOSED || self.closed_bytes > CLOSED_BYTES {
             let mut entries = self.entries.iter();
             let Some((number, _)) = entries.find(|(_, entry)| !entry.is_open()) else {

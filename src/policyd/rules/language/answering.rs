@@ -227,7 +227,7 @@ pub(super) fn execution_of(value: Value<'_>) -> anyhow::Result<EscalationExecuti
     }
 }
 
-pub(super) fn permissions_of(fields: StructRef<'_>) -> anyhow::Result<EscalationPermissions> {
+fn permissions_of(fields: StructRef<'_>) -> anyhow::Result<EscalationPermissions> {
     let paths = |name: &str| -> anyhow::Result<Vec<PathBuf>> {
         field(fields, name)
             .and_then(ListRef::from_value)
@@ -256,7 +256,7 @@ pub(super) fn network_of(network: &str) -> anyhow::Result<NetworkAccess> {
 }
 
 /// How long an answer may be used again.
-pub(super) fn reuse_of(given: Option<NoneOr<String>>) -> anyhow::Result<Option<Duration>> {
+fn reuse_of(given: Option<NoneOr<String>>) -> anyhow::Result<Option<Duration>> {
     let Some(time) = given.and_then(NoneOr::into_option) else {
         return Ok(None);
     };
@@ -272,7 +272,7 @@ pub(super) fn reuse_of(given: Option<NoneOr<String>>) -> anyhow::Result<Option<D
     }
 }
 
-pub(super) fn reuse_for_exec(time: Option<Duration>) -> Option<OpinionReuse> {
+fn reuse_for_exec(time: Option<Duration>) -> Option<OpinionReuse> {
     time.map(|valid_for| OpinionReuse {
         valid_for,
         scope: OpinionReuseScope::Exec,
