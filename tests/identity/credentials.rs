@@ -8,7 +8,7 @@ use execgate::model::DecisionCode;
 use crate::gate::Gate;
 use crate::pki::{Authority, Validity, dns, here, uri};
 use crate::scenario;
-use crate::service::{Place, tls};
+use crate::service::{Place, mutual, tls};
 
 /// What the user of a gate with these credentials is told about a command.
 pub(crate) async fn told(endpoint: &str, credentials: LinkCredentials) -> (DecisionCode, String) {
@@ -53,10 +53,8 @@ async fn a_gate_is_known_by_the_uri_or_the_dns_name_of_its_certificate() {
     scenario(async {
         let place = Place::new();
         let directory = place.directory();
-        let ca = Authority::new(directory, "ca");
-        let host = ca.issue(directory, "host", &here(), Validity::Now);
-        let mut arguments = tls(&host).to_vec();
-        arguments.extend([&"--client-ca" as &dyn AsRef<_>, &ca.file]);
+        let (ca, host) = place.authority();
+        let arguments = mutual(&host, &ca.file);
         let service = place.serve(&arguments);
         for (names, known) in [
             (vec![dns("Gate.example")], "dns:gate.example"),
@@ -113,8 +111,7 @@ async fn a_gate_without_a_good_certificate_is_refused_and_told_why() {
                 "certificate not valid yet",
             ),
         ] {
-            let mut arguments = tls(&host).to_vec();
-            arguments.extend([&"--client-ca" as &dyn AsRef<_>, &ca.file]);
+            let arguments = mutual(&host, &ca.file);
             let service = place.serve(&arguments);
             let mut credentials = trusting(&ca);
             credentials.certificate = certificate;
@@ -173,9 +170,7 @@ async fn a_service_without_a_good_certificate_is_told_nothing() {
 async fn a_port_with_tls_and_a_gate_without_say_so_both_ways() {
     scenario(async {
         let place = Place::new();
-        let directory = place.directory();
-        let ca = Authority::new(directory, "ca");
-        let host = ca.issue(directory, "host", &here(), Validity::Now);
+        let (ca, host) = place.authority();
         let service = place.serve(&tls(&host));
         refused(
             "the service speaks TLS there: use https://",
@@ -205,9 +200,7 @@ async fn a_port_with_tls_and_a_gate_without_say_so_both_ways() {
 async fn a_token_says_who_a_gate_is_over_tls_and_on_loopback() {
     scenario(async {
         let place = Place::new();
-        let directory = place.directory();
-        let ca = Authority::new(directory, "ca");
-        let host = ca.issue(directory, "host", &here(), Validity::Now);
+        let (ca, host) = place.authority();
         let tokens = place.tokens(&[("ci-7", "first"), ("ci-7", "second"), ("lab", "third")]);
         let mut arguments = tls(&host).to_vec();
         arguments.extend([&"--tokens" as &dyn AsRef<_>, &tokens]);
@@ -245,11 +238,9 @@ async fn either_a_certificate_or_a_token_will_do_where_both_are_asked_for() {
     scenario(async {
         let place = Place::new();
         let directory = place.directory();
-        let ca = Authority::new(directory, "ca");
-        let host = ca.issue(directory, "host", &here(), Validity::Now);
+        let (ca, host) = place.authority();
         let tokens = place.tokens(&[("ci", "t")]);
-        let mut arguments = tls(&host).to_vec();
-        arguments.extend([&"--client-ca" as &dyn AsRef<_>, &ca.file]);
+        let mut arguments = mutual(&host, &ca.file);
         arguments.extend([&"--tokens" as &dyn AsRef<_>, &tokens]);
         let service = place.serve(&arguments);
         let certificate = ca.issue(directory, "gate", &[dns("gate.example")], Validity::Now);

@@ -7,10 +7,10 @@ use std::process::Command;
 use execgate::link::{CertificateFiles, LinkCredentials};
 
 use crate::credentials::{known_as, refused};
-use crate::pki::{Authority, Validity, dns, here, uri};
+use crate::pki::{Authority, Validity, dns, uri};
 use crate::process::{Done, EXECGATE, run};
 use crate::scenario;
-use crate::service::{Place, digest, tls};
+use crate::service::{Place, digest, mutual};
 
 fn list(url: &str, ca: &Path, token: &Path) -> Done {
     let mut command = Command::new(EXECGATE);
@@ -28,13 +28,11 @@ async fn where_gates_have_certificates_operators_have_tokens_and_neither_is_the_
     scenario(async {
         let place = Place::new();
         let directory = place.directory();
-        let ca = Authority::new(directory, "ca");
-        let host = ca.issue(directory, "host", &here(), Validity::Now);
+        let (ca, host) = place.authority();
         let operators = place.path("operators");
         std::fs::write(&operators, format!("ada {}\n", digest("op"))).expect("a file");
         let operators_option: [&dyn AsRef<OsStr>; 2] = [&"--operators", &operators];
-        let mut arguments = tls(&host).to_vec();
-        arguments.extend([&"--client-ca" as &dyn AsRef<OsStr>, &ca.file]);
+        let mut arguments = mutual(&host, &ca.file);
         arguments.extend(operators_option);
         let service = place.serve(&arguments);
         let url = service.https();
@@ -68,13 +66,11 @@ async fn an_operator_may_have_a_certificate_which_is_then_no_gates() {
     scenario(async {
         let place = Place::new();
         let directory = place.directory();
-        let ca = Authority::new(directory, "ca");
-        let host = ca.issue(directory, "host", &here(), Validity::Now);
+        let (ca, host) = place.authority();
         let operators = place.path("operators");
         let lines = "uri:spiffe://example/ada\ndns:eve.example auditor\n";
         std::fs::write(&operators, lines).expect("a file");
-        let mut arguments = tls(&host).to_vec();
-        arguments.extend([&"--client-ca" as &dyn AsRef<OsStr>, &ca.file]);
+        let mut arguments = mutual(&host, &ca.file);
         arguments.extend([&"--operators" as &dyn AsRef<OsStr>, &operators]);
         let service = place.serve(&arguments);
         let url = service.https();

@@ -8,7 +8,7 @@ use crate::credentials::{known_as, refused};
 use crate::gate::Gate;
 use crate::pki::{Authority, Validity, dns, here, write_secret};
 use crate::scenario;
-use crate::service::{Place, tls};
+use crate::service::{Place, mutual, tls};
 use crate::stranger::{Call, SESSION, connect, requested, started};
 
 #[tokio::test]
@@ -59,8 +59,7 @@ async fn a_service_trusts_gates_by_the_ca_that_its_file_has_now() {
         let host = old.issue(directory, "host", &here(), Validity::Now);
         let clients = place.path("clients.pem");
         std::fs::copy(&old.file, &clients).expect("a copy");
-        let mut arguments = tls(&host).to_vec();
-        arguments.extend([&"--client-ca" as &dyn AsRef<_>, &clients]);
+        let arguments = mutual(&host, &clients);
         let service = place.serve(&arguments);
         let by = |ca: &Authority| LinkCredentials {
             ca: Some(old.file.clone()),
@@ -83,12 +82,10 @@ async fn a_gate_shows_on_its_next_connection_what_its_files_have_then() {
     scenario(async {
         let place = Place::new();
         let directory = place.directory();
-        let ca = Authority::new(directory, "ca");
-        let host = ca.issue(directory, "host", &here(), Validity::Now);
+        let (ca, host) = place.authority();
         let port = free_port();
         let serve = || {
-            let mut arguments = tls(&host).to_vec();
-            arguments.extend([&"--client-ca" as &dyn AsRef<_>, &ca.file]);
+            let arguments = mutual(&host, &ca.file);
             place.serve_at(&format!("127.0.0.1:{port}"), &arguments)
         };
         let service = serve();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use execgate::link::CertificateFiles;
 use sha2::{Digest, Sha256};
 
-use crate::pki::write_secret;
+use crate::pki::{Authority, Validity, here, write_secret};
 use crate::process::{PATIENCE, Running};
 
 /// Tells who asks, in the reason of a denial.
@@ -31,6 +31,13 @@ impl Place {
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
+    }
+
+    /// A CA, and a certificate of it for this host.
+    pub(crate) fn authority(&self) -> (Authority, CertificateFiles) {
+        let ca = Authority::new(self.directory(), "ca");
+        let host = ca.issue(self.directory(), "host", &here(), Validity::Now);
+        (ca, host)
     }
 
     /// A file of tokens, each with its name.
@@ -93,6 +100,16 @@ pub(crate) fn digest(token: &str) -> String {
 /// The options of a service that speaks TLS.
 pub(crate) fn tls(files: &CertificateFiles) -> [&dyn AsRef<std::ffi::OsStr>; 4] {
     [&"--tls-cert", &files.certificate, &"--tls-key", &files.key]
+}
+
+/// The options of one that has gates show certificates of this CA, too.
+pub(crate) fn mutual<'a>(
+    files: &'a CertificateFiles,
+    client_ca: &'a dyn AsRef<std::ffi::OsStr>,
+) -> Vec<&'a dyn AsRef<std::ffi::OsStr>> {
+    let mut options = tls(files).to_vec();
+    options.extend([&"--client-ca" as &dyn AsRef<_>, client_ca]);
+    options
 }
 
 pub(crate) struct Service {

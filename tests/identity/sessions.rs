@@ -4,12 +4,13 @@ use execgate::link::LinkCredentials;
 use execgate::model::DecisionCode;
 use execgate::pb::v1;
 use tonic::Code;
+use tonic::transport::Channel;
 use v1::session_request::Event;
 
 use crate::gate::Gate;
-use crate::pki::{Authority, Validity, dns, here};
+use crate::pki::{Validity, dns};
 use crate::scenario;
-use crate::service::{Place, tls};
+use crate::service::{Place, mutual};
 use crate::stranger::{Call, SESSION, connect, requested, started};
 
 #[tokio::test]
@@ -17,10 +18,8 @@ async fn a_gate_with_another_certificate_can_not_go_on_with_a_session() {
     scenario(async {
         let place = Place::new();
         let directory = place.directory();
-        let ca = Authority::new(directory, "ca");
-        let host = ca.issue(directory, "host", &here(), Validity::Now);
-        let mut arguments = tls(&host).to_vec();
-        arguments.extend([&"--client-ca" as &dyn AsRef<_>, &ca.file]);
+        let (ca, host) = place.authority();
+        let arguments = mutual(&host, &ca.file);
         let service = place.serve(&arguments);
         let with = |name: &str| LinkCredentials {
             ca: Some(ca.file.clone()),
@@ -52,6 +51,24 @@ async fn a_gate_with_another_certificate_can_not_go_on_with_a_session() {
 const RECORD: &str = "SELECT count(*) * 1000000 + (SELECT count(*) FROM execs) * 1000
     + (SELECT calls FROM sessions) FROM events";
 
+/// Another gate goes on with the session, and begins it anew; asks, and ends it: it is refused.
+async fn refused_as_another_gates(channel: &Channel) {
+    for (sequence, opening) in [(0, started(SESSION, Some(3))), (1, started(SESSION, None))] {
+        let mut other = Call::open(channel.clone(), Some("other-token"))
+            .await
+            .expect("a call");
+        other.tell(sequence, opening).await;
+        other.tell(3, requested(2)).await;
+        let ended = v1::SessionEnded {
+            reason: v1::SessionEndReason::Completed.into(),
+            ..v1::SessionEnded::default()
+        };
+        other.tell(4, Event::SessionEnded(ended)).await;
+        let status = other.end().await;
+        assert_eq!(status.code(), Code::PermissionDenied, "{status}");
+    }
+}
+
 #[tokio::test]
 async fn neither_resuming_nor_replaying_changes_another_gates_record() {
     scenario(async {
@@ -68,23 +85,8 @@ async fn neither_resuming_nor_replaying_changes_another_gates_record() {
         own.acknowledged(2).await;
         let recorded = place.count(RECORD);
 
-        let ended = || {
-            Event::SessionEnded(v1::SessionEnded {
-                reason: v1::SessionEndReason::Completed.into(),
-                ..v1::SessionEnded::default()
-            })
-        };
-        for opening in [(0, started(SESSION, Some(3))), (1, started(SESSION, None))] {
-            // While the session's gate is connected, and on a connection that is the gate's as well.
-            let mut other = Call::open(channel.clone(), Some("other-token"))
-                .await
-                .expect("a call");
-            other.tell(opening.0, opening.1).await;
-            other.tell(3, requested(2)).await;
-            other.tell(4, ended()).await;
-            let status = other.end().await;
-            assert_eq!(status.code(), Code::PermissionDenied, "{status}");
-        }
+        // While the session's gate is connected, and on a connection that is the gate's as well.
+        refused_as_another_gates(&channel).await;
         drop(own);
         // The session's gate is gone; the service has been started anew.
         service.signal("TERM");
@@ -92,16 +94,7 @@ async fn neither_resuming_nor_replaying_changes_another_gates_record() {
         drop(service);
         let service = place.serve(&[&"--tokens", &tokens]);
         let channel = connect(&service.address).await;
-        for opening in [(0, started(SESSION, Some(3))), (1, started(SESSION, None))] {
-            let mut other = Call::open(channel.clone(), Some("other-token"))
-                .await
-                .expect("a call");
-            other.tell(opening.0, opening.1).await;
-            other.tell(3, requested(2)).await;
-            other.tell(4, ended()).await;
-            let status = other.end().await;
-            assert_eq!(status.code(), Code::PermissionDenied, "{status}");
-        }
+        refused_as_another_gates(&channel).await;
         assert_eq!(place.count(RECORD), recorded);
         assert_eq!(
             place.count(
