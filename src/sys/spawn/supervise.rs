@@ -24,6 +24,15 @@ enum Reach<'a> {
     Process(Option<&'a Witness>),
 }
 
+impl<'a> Reach<'a> {
+    fn witness(self) -> Option<&'a Witness> {
+        match self {
+            Self::Group => None,
+            Self::Process(witness) => witness,
+        }
+    }
+}
+
 /// How many children a signal was sent to, and for how many it may not be.
 #[derive(Default)]
 struct Signalled {
@@ -100,7 +109,7 @@ pub(super) fn supervise(plan: &Plan, control: RawFd) -> ! {
     let changes = unsafe { libc::signalfd(-1, &raw mut children, flags) };
     if changes == -1 {
         let errno = errno();
-        kill_all(control, child, witness, &mut false, false);
+        kill_all(control, child, Reach::Process(witness), &mut false);
         send_packet(
             control,
             &Packet::new([NOT_STARTED, Step::Fork as i32, errno, 0]),
@@ -156,7 +165,7 @@ fn wait_for_exec(control: RawFd, status: RawFd, changes: RawFd, child: libc::pid
         }
         if sources[2].revents != 0 {
             // The gate has let go. The end of the child closes `status`.
-            pass_on(child, libc::SIGKILL, false);
+            pass_on(child, libc::SIGKILL, Reach::Process(None));
             gate = -1;
         }
         drain(changes);
@@ -178,7 +187,7 @@ fn wait_for_exec(control: RawFd, status: RawFd, changes: RawFd, child: libc::pid
 /// `changes` tells those of children; `reach` is `None` where the command never ran.
 fn wait_for_all(control: RawFd, changes: RawFd, child: libc::pid_t, reach: Option<Reach<'_>>) {
     let mut running = reach.is_some();
-    let own_group = matches!(reach, Some(Reach::Group));
+    let reach = reach.unwrap_or(Reach::Process(None));
     loop {
         if !reap_ended(control, child, &mut running) {
             return;
@@ -200,30 +209,23 @@ fn wait_for_all(control: RawFd, changes: RawFd, child: libc::pid_t, reach: Optio
                 unsafe { libc::recv(control, signal.as_mut_ptr().cast(), 4, libc::MSG_DONTWAIT) };
             if read == 4 {
                 let signal = i32::from_ne_bytes(signal);
-                let seen = match reach {
-                    Some(Reach::Process(Some(witness))) => witness.has_seen(signal),
-                    _ => false,
-                };
+                let seen = reach.witness().is_some_and(|it| it.has_seen(signal));
                 if running && !seen {
-                    pass_on(child, signal, own_group);
+                    pass_on(child, signal, reach);
                 }
             } else if read == 0 || errno() != libc::EAGAIN {
                 if running {
-                    pass_on(child, libc::SIGTERM, own_group);
-                    pass_on(child, libc::SIGCONT, own_group);
+                    pass_on(child, libc::SIGTERM, reach);
+                    pass_on(child, libc::SIGCONT, reach);
                 }
-                let witness = match reach {
-                    Some(Reach::Process(witness)) => witness,
-                    _ => None,
-                };
-                signal_children(libc::SIGTERM, witness);
+                signal_children(libc::SIGTERM, reach.witness());
                 let mut grace = GRACE_MILLISECONDS;
                 while grace > 0 && reap_ended(control, child, &mut running) {
                     // SAFETY: no entries. Nothing else is waited for, so short naps do.
                     unsafe { libc::poll(std::ptr::null_mut(), 0, NAP_MILLISECONDS) };
                     grace -= NAP_MILLISECONDS;
                 }
-                kill_all(control, child, witness, &mut running, own_group);
+                kill_all(control, child, reach, &mut running);
                 return;
             }
         }
@@ -232,19 +234,13 @@ fn wait_for_all(control: RawFd, changes: RawFd, child: libc::pid_t, reach: Optio
 
 /// Kills every descendant. Each that dies hands its own children to the supervisor, as the nearest
 /// subreaper, so killing children until there are none leaves nobody.
-fn kill_all(
-    control: RawFd,
-    child: libc::pid_t,
-    witness: Option<&Witness>,
-    running: &mut bool,
-    own_group: bool,
-) {
+fn kill_all(control: RawFd, child: libc::pid_t, reach: Reach<'_>, running: &mut bool) {
     while reap_ended(control, child, running) {
-        match signal_children(libc::SIGKILL, witness) {
+        match signal_children(libc::SIGKILL, reach.witness()) {
             // No such list (a kernel without CONFIG_PROC_CHILDREN, or no /proc): what is left is the
             // command and its group. One that has been reaped is no child, so the call then does
             // nothing but in the moment before its id is used again.
-            None => pass_on(child, libc::SIGKILL, own_group),
+            None => pass_on(child, libc::SIGKILL, reach),
             Some(Signalled { refused, sent: 0 }) if refused > 0 => {
                 send_packet(control, &Packet::new([LEFT_BEHIND, refused, 0, 0]));
                 return;
@@ -295,9 +291,12 @@ fn signal_children(signal: c_int, witness: Option<&Witness>) -> Option<Signalled
     Some(signalled)
 }
 
-/// Sends a signal to the command, which hasn't been reaped.
-fn pass_on(child: libc::pid_t, signal: c_int, whole_group: bool) {
-    let target = if whole_group { -child } else { child };
+/// Sends a signal to the command, which hasn't been reaped, as far as it reaches.
+fn pass_on(child: libc::pid_t, signal: c_int, reach: Reach<'_>) {
+    let target = match reach {
+        Reach::Group => -child,
+        Reach::Process(_) => child,
+    };
     // SAFETY: integers only; what fails here failed for the command too.
     unsafe { libc::kill(target, signal) };
 }
