@@ -122,6 +122,8 @@ struct Child {
     program: PathBuf,
     /// Whether that is the program that was asked about, and not one that is to run it.
     program_was_asked: bool,
+    /// Where it runs.
+    workdir: PathBuf,
     /// Why it couldn't be executed.
     refusal: Option<Refusal>,
     /// Whether it left a core dump.
@@ -670,6 +672,7 @@ impl<'a> Request<'a> {
             prepared.program.clone()
         };
         let by_name = prepared.program == exec.file;
+        let workdir = prepared.workdir;
         // As it was asked for, where it leads to the same: the kernel tells a script its name.
         let executed = if relative == Relative::Same && by_name {
             self.asked_file.clone()
@@ -716,6 +719,7 @@ impl<'a> Request<'a> {
             supervisor,
             program_was_asked,
             program,
+            workdir,
             refusal: None,
             core_dumped: false,
             pid: 0,
@@ -958,15 +962,17 @@ fn report_input(report: &io::Result<Option<Report>>, child: &mut Child) -> Input
             }
             let attempted = match step {
                 Step::Exec => return exec_failure(child, &error),
-                Step::Fork => "cannot make a process",
-                Step::Descriptors => "cannot put the descriptors in place",
-                Step::Directory => "cannot enter the working directory",
-                Step::Context => "cannot set limits or signals",
-                Step::Confinement => "cannot confine the command",
+                Step::Fork => "make a process".to_owned(),
+                Step::Descriptors => "put the descriptors in place".to_owned(),
+                Step::Directory => {
+                    format!("enter the working directory {}", child.workdir.display())
+                }
+                Step::Context => "set limits or signals".to_owned(),
+                Step::Confinement => "confine the command".to_owned(),
             };
             Input::NotStarted {
                 exit_code: CANNOT_EXECUTE,
-                reason: format!("execgate: {attempted}: {error}"),
+                reason: format!("execgate: cannot {attempted}: {error}"),
             }
         }
         Ok(Some(Report::Stopped { signal, at })) => {
