@@ -2,6 +2,7 @@
 //! gets, what its policy is told.
 
 mod order;
+mod supervisors;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -92,6 +92,18 @@ async fn programs_that_cannot_be_executed() {
         .await;
 }
 
+/// Who reads it, and with what: nothing of the wrapper's own is left.
+#[tokio::test]
+async fn a_script_without_interpreter_is_read_as_by_the_shell() {
+    let text = "echo ${BASH_VERSION:+bash} \"$@\"; ulimit -n; grep -E 'Sig(Blk|Ign)' /proc/self/status; umask\n";
+    script(
+        "ulimit -Sn 77; ./text a; (exec ./text b); trap '' USR2; umask 027; ./text c </dev/null",
+    )
+    .file("text", text, 0o755)
+    .is_the_same()
+    .await;
+}
+
 #[tokio::test]
 async fn paths_of_one_command_and_stale_hashes() {
     script("PATH=/nowhere ls; echo $?; PATH=/nowhere:/bin /bin/echo x; PATH=$PWD tool; echo $?; tool; echo $?")
