@@ -7,14 +7,15 @@
     reason = "tests"
 )]
 
-use std::process::Command;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use execgate::sys::process::{ProcessEnd, parent_from_proc};
 use execgate::sys::spawn::{self, Report, Supervisor};
 
 use crate::shell_script;
-use crate::support::PATIENCE;
+use crate::support::{ESCALATE, PATIENCE, Scripted, WRAPPER, start};
 
 /// The next report, waited for.
 fn report(supervisor: &Supervisor) -> Option<Report> {
@@ -84,4 +85,34 @@ fn the_end_is_told_also_where_signals_came_too_late() {
     }
     assert_eq!(report(&supervisor), None);
     supervisor.reap();
+}
+
+/// What a wrapper in another terminal session gets: into its group nothing can be put from outside.
+#[tokio::test]
+async fn a_signal_reaches_all_of_a_command_that_has_a_group_of_its_own() {
+    let session = start(Scripted::always(ESCALATE));
+    let script =
+        "/bin/sh -c 'trap \"echo got; exit\" USR1; echo ready; while :; do sleep 0.01; done' &
+        trap : USR1; wait; wait";
+    let mut asker = Command::new("setsid")
+        .args([WRAPPER, "/bin/sh", "sh", "-c", script])
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .envs(session.env())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = asker.id();
+    let mut stdout = BufReader::new(asker.stdout.take().unwrap());
+    let said = tokio::task::spawn_blocking(move || {
+        let mut said = String::new();
+        stdout.read_line(&mut said).unwrap();
+        kill(pid, "USR1");
+        stdout.read_to_string(&mut said).unwrap();
+        said
+    });
+    let said = tokio::time::timeout(PATIENCE, said).await;
+    assert_eq!(said.expect("an end").unwrap(), "ready\ngot\n");
+    asker.wait().unwrap();
 }
