@@ -396,6 +396,8 @@ fn a_signal_acts_on_the_wrapper_where_the_server_passes_none_on() {
     let child = server
         .wrapper()
         .args(["/bin/tool", "tool"])
+        // In a group that no shell looks after nothing can be stopped by a terminal's signal.
+        .process_group(0)
         .spawn()
         .unwrap();
     let stream = server.accept();
