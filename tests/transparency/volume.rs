@@ -134,9 +134,9 @@ async fn five_hundred_wait_at_once() {
 #[tokio::test]
 async fn two_hundred_escalations_under_a_gate_with_few_descriptors() {
     let crowd = "i=0; while [ $i -lt 200 ]; do /bin/sh -c 'exit 3' & p=\"$p $!\"; i=$((i+1)); done; for q in $(echo $p); do wait $q; echo $?; done >list; sort <list | uniq -c";
-    // Each hands over as many as it may; zsh redirects single digits only.
+    // Each hands over nearly as many as it may; zsh redirects single digits only.
     let many = "exec 3</dev/null 4<&3 5<&3 6<&3 7<&3 8<&3 9<&3; ";
-    let more = "exec 20<&3 21<&3 22<&3 23<&3 24<&3 25<&3; ";
+    let more = "exec 20<&3 21<&3 22<&3; ";
     for shell in shells() {
         let place = Place::new();
         let service = Service::deciding(&ESCALATE, &place);
