@@ -127,7 +127,7 @@ impl Executor {
         (command.after_spawn)();
         let supervisor =
             readiness::watch(supervisor, Interest::READABLE).map_err(failed(starting))?;
-        let shell = self.follow(supervisor, cancelled, command.after_end);
+        let shell = self.follow(supervisor, cancelled, command.after_end, &command.workdir);
         let Some((stdout, stderr)) = capture else {
             return Ok(ShellOutput {
                 outcome: shell.await?,
@@ -263,6 +263,7 @@ impl Executor {
         supervisor: AsyncFd<Supervisor>,
         cancelled: CancellationToken,
         after_end: Box<dyn FnOnce(ExecOutcome) + Send>,
+        workdir: &Path,
     ) -> Result<ExecOutcome, ExecutorError> {
         let watch = self
             .signals
@@ -296,8 +297,11 @@ impl Executor {
                 Some(Report::NotStarted { step, errno }) => {
                     let error = io::Error::from_raw_os_error(errno);
                     let attempted = match step {
-                        Step::Confinement => "confine the shell",
-                        _ => "start the shell",
+                        Step::Confinement => "confine the shell".to_owned(),
+                        Step::Directory => {
+                            format!("enter the working directory {}", workdir.display())
+                        }
+                        _ => "start the shell".to_owned(),
                     };
                     return Err(failed(attempted)(error));
                 }

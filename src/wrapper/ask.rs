@@ -25,6 +25,9 @@ use crate::wire::{
 /// Most characters of what is said while a person decides.
 const MOST_NOTICE: usize = 1_000;
 
+/// How often that may be said: a gate does it once, and the memory that it takes here is given back only at the end.
+const MOST_NOTICES: usize = 100;
+
 /// A question that the gate has got.
 pub(super) struct Question {
     /// The request's own stream.
@@ -105,7 +108,7 @@ pub(super) fn ask(invocation: Invocation, file: &CStr) -> Result<Question, Failu
 impl Question {
     /// Waits for the verdict.
     pub(super) fn answer(&mut self) -> Result<Action, Failure> {
-        loop {
+        for _ in 0..MOST_NOTICES {
             let message = read_frame(&self.stream, &mut self.reader)?;
             let error = match wire::decode::<EscalateResponse>("EscalateResponse", &message) {
                 Ok(response) => {
@@ -125,6 +128,11 @@ impl Question {
                 }
             }
         }
+        Err(Failure::new(
+            "understand the gate",
+            format_args!("it says for the {MOST_NOTICES}th time that a person decides"),
+            "nothing was run",
+        ))
     }
 
     /// Lets the stream stay open in the program that the wrapper becomes.

@@ -2,6 +2,7 @@
 //! gets, what its policy is told.
 
 mod order;
+mod supervisors;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -124,6 +125,23 @@ async fn a_program_that_is_not_there_ends_as_in_a_shell() {
         );
         let got = output(wrapped(&session, "/etc/passwd", &["passwd"])).await;
         assert_eq!(got.status.code(), Some(126), "{decision:?} {got:?}");
+    }
+}
+
+/// Of a wrapper that no patched shell has started.
+#[tokio::test]
+async fn a_script_without_interpreter_is_read_by_the_systems_shell() {
+    let directory = tempfile::tempdir().unwrap();
+    let tool = directory.path().join("tool");
+    std::fs::write(&tool, "echo read \"$@\"; exit 3\n").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&tool, mode).unwrap();
+    for decision in [EscalationDecision::Run, ESCALATE] {
+        let session = start(Scripted::always(decision).changing_nothing());
+        let command = wrapped(&session, tool.to_str().unwrap(), &["tool", "a", "b c"]);
+        let got = output(command).await;
+        assert_eq!(text(&got.stdout), "read a b c\n", "{got:?}");
+        assert_eq!(got.status.code(), Some(3));
     }
 }
 

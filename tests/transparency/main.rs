@@ -17,6 +17,7 @@ mod endings;
 mod failures;
 mod gates;
 mod harness;
+mod jobs;
 mod observables;
 mod scripts;
 mod terminals;

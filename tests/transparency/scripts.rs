@@ -92,6 +92,19 @@ async fn programs_that_cannot_be_executed() {
         .await;
 }
 
+/// Who reads it, and with what: nothing of the wrapper's own is left.
+#[tokio::test]
+async fn a_script_without_interpreter_is_read_as_by_the_shell() {
+    // Such a file is executed first: where a handler of the kernel is registered for it, it is no script.
+    let text = "MZ=1\necho ${BASH_VERSION:+bash} \"$@\"; ulimit -n; grep -E 'Sig(Blk|Ign)' /proc/self/status; umask\n";
+    script(
+        "ulimit -Sn 77; ./text a; (exec ./text b); trap '' USR2; umask 027; ./text c </dev/null",
+    )
+    .file("text", text, 0o755)
+    .is_the_same()
+    .await;
+}
+
 #[tokio::test]
 async fn paths_of_one_command_and_stale_hashes() {
     script("PATH=/nowhere ls; echo $?; PATH=/nowhere:/bin /bin/echo x; PATH=$PWD tool; echo $?; tool; echo $?")
@@ -109,6 +122,10 @@ async fn paths_of_one_command_and_stale_hashes() {
 #[tokio::test]
 async fn low_limits() {
     script("ulimit -n 5; /bin/true; echo $?; /bin/sh -c 'ulimit -n'")
+        .is_the_same()
+        .await;
+    // What the wrapper tells of the command takes descriptors of its own.
+    script("echo 321 >/proc/$$/oom_score_adj; ulimit -Sn 5; cat /proc/self/oom_score_adj; echo $?")
         .is_the_same()
         .await;
     // zsh itself needs more than that.

@@ -78,14 +78,19 @@ async fn an_ordinary_users_gate_says_what_it_cannot_end_and_ends_the_rest() {
         return;
     }
     for verdict in VERDICTS {
-        for shell in shells() {
+        // As a job too, of which the supervisor has a witness.
+        let cases = shells().into_iter().map(|shell| (shell, ""));
+        let jobs = shells().contains(&Shell::Bash);
+        let jobs = jobs.then_some((Shell::Bash, "set -m; "));
+        for (shell, before) in cases.chain(jobs) {
             let place = Place::new();
             let service = Service::deciding(&verdict, &place);
             open(&place);
             let script = "/bin/sh -c 'setsid sleep 987 & \
                 ./become-root --reuid 0 --regid 0 --clear-groups -- /bin/sh -c \"
                     trap : TERM; echo >ready; while :; do sleep 1; done\" >/dev/null 2>&1'; true";
-            let child = spawn(&mut gate_as(NOBODY, &service, shell, &place, script));
+            let script = format!("{before}{script}");
+            let child = spawn(&mut gate_as(NOBODY, &service, shell, &place, &script));
             let ready = place.work().join("ready");
             until("the command never got ready", || ready.exists()).await;
             kill(child.id(), "TERM");

@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 use crate::endings::{processes_with, until};
 use crate::gates::Service;
-use crate::harness::{Place, script, shells, spawn, wait, wait_with_policy};
+use crate::harness::{Place, Shell, script, shells, spawn, wait, wait_with_policy};
 use crate::support::{ESCALATE, PATIENCE, WRAPPER, text};
 
 #[tokio::test]
@@ -133,17 +133,21 @@ async fn five_hundred_wait_at_once() {
 
 #[tokio::test]
 async fn two_hundred_escalations_under_a_gate_with_few_descriptors() {
-    let crowd = "i=0; while [ $i -lt 200 ]; do /bin/sh -c 'sleep 0.05; exit 3' & p=\"$p $!\"; i=$((i+1)); done; for q in $(echo $p); do wait $q; echo $?; done >list; sort <list | uniq -c";
+    let crowd = "i=0; while [ $i -lt 200 ]; do /bin/sh -c 'exit 3' & p=\"$p $!\"; i=$((i+1)); done; for q in $(echo $p); do wait $q; echo $?; done >list; sort <list | uniq -c";
+    // Each hands over nearly as many as it may; zsh redirects single digits only.
+    let many = "exec 3</dev/null 4<&3 5<&3 6<&3 7<&3 8<&3 9<&3; ";
+    let more = "exec 20<&3 21<&3 22<&3; ";
     for shell in shells() {
         let place = Place::new();
         let service = Service::deciding(&ESCALATE, &place);
         let gate = service.gate("exec", shell, &place.work());
+        let more = if shell == Shell::Bash { more } else { "" };
         let mut limited = std::process::Command::new("/bin/sh");
         limited
             .args(["-c", "ulimit -n 64; exec \"$@\"", "sh"])
             .arg(gate.get_program())
             .args(gate.get_args())
-            .args(["--no-login", "--", crowd])
+            .args(["--no-login", "--", &format!("{many}{more}{crowd}")])
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
             .current_dir(place.work())

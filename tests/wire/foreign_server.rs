@@ -343,3 +343,110 @@ fn a_waiting_wrapper_is_small() {
     write(&stream, r#"{"action":{"Deny":{}}}"#);
     assert_eq!(child.wait().unwrap().code(), Some(1));
 }
+
+fn state(child: &Child) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
+    stat.rsplit(") ").next()?.chars().next()
+}
+
+/// Waits until the process sleeps, or has ended.
+fn wait_for_rest(child: &Child) {
+    let began = std::time::Instant::now();
+    while !matches!(state(child), Some('S' | 'Z')) {
+        assert!(began.elapsed() < crate::support::PATIENCE);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_wrapper_waits_for_room_in_a_socket_that_somebody_has_made_non_blocking() {
+    let server = Server::new();
+    let clients = std::os::unix::net::UnixDatagram::from(server.clients.try_clone().unwrap());
+    clients.set_nonblocking(true).unwrap();
+    while socket::send(clients.as_fd(), &[1], &[], Wait::Never).is_ok() {}
+    let child = server
+        .wrapper()
+        .args(["/bin/echo", "echo", "ran"])
+        .spawn()
+        .unwrap();
+    wait_for_rest(&child);
+    let mut buffer = [9; 8192];
+    let stream = loop {
+        match socket::receive(server.socket.as_fd(), &mut buffer, Wait::Never) {
+            Ok(mut received) => {
+                if let Some(stream) = received.descriptors.pop() {
+                    break stream;
+                }
+            }
+            Err(_) => {
+                assert_ne!(state(&child), Some('Z'), "it hasn't waited");
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+        }
+    };
+    read(&stream);
+    write(&stream, r#"{"action":"Run"}"#);
+    assert_eq!(finish(child), (Some(0), "ran\n".to_owned(), String::new()));
+}
+
+/// A server that doesn't say that it tells when a command stops isn't known to pass on signals either.
+#[test]
+fn a_signal_acts_on_the_wrapper_where_the_server_passes_none_on() {
+    let server = Server::new();
+    let child = server
+        .wrapper()
+        .args(["/bin/tool", "tool"])
+        // In a group that no shell looks after nothing can be stopped by a terminal's signal.
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let stream = server.accept();
+    read(&stream);
+    write(&stream, r#"{"action":"Escalate"}"#);
+    read(&stream);
+    let signal = |name: &str| {
+        let pid = child.id().to_string();
+        let kill = Command::new("kill").args(["-s", name, &pid]).status();
+        assert!(kill.unwrap().success());
+    };
+    let wait_for = |wanted: char| {
+        let began = std::time::Instant::now();
+        while state(&child) != Some(wanted) {
+            assert!(began.elapsed() < crate::support::PATIENCE);
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    };
+    signal("TSTP");
+    wait_for('T');
+    signal("CONT");
+    wait_for('S');
+    signal("TERM");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&output.status),
+        Some(15)
+    );
+}
+
+#[test]
+fn what_a_wrapper_is_told_while_it_waits_is_bounded() {
+    for (notices, status) in [(99, 1), (200, 125)] {
+        let server = Server::new();
+        let child = server
+            .wrapper()
+            .args(["/bin/echo", "echo", "ran"])
+            .spawn()
+            .unwrap();
+        let stream = server.accept();
+        read(&stream);
+        let notice = frame(br#"{"waiting":"for ada"}"#).repeat(notices);
+        // It may have gone by now.
+        let _ = socket::send(stream.as_fd(), &notice, &[], Wait::Blocking);
+        let deny = frame(br#"{"action":{"Deny":{}}}"#);
+        let _ = socket::send(stream.as_fd(), &deny, &[], Wait::Blocking);
+        let (found, out, err) = finish(child);
+        assert_eq!((found, &*out), (Some(status), ""), "{err}");
+        assert_eq!(err.matches("execgate: for ada\n").count(), notices.min(100));
+        assert_eq!(err.contains("nothing was run"), status == 125, "{err}");
+    }
+}

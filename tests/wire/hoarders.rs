@@ -229,3 +229,32 @@ fn is_stopped(pid: &str) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     status.rsplit(") ").next().unwrap().starts_with('T')
 }
+
+#[tokio::test]
+async fn who_is_refused_for_want_of_memory_has_sent_its_message_whole() {
+    let bounds = GateBounds {
+        message_bytes: 2 << 20,
+        ..GateBounds::default()
+    };
+    let session = EscalateServer::new("/bin/sh", WRAPPER, Scripted::always(ESCALATE))
+        .with_bounds(bounds)
+        .start_session(
+            SessionParams::default(),
+            Arc::new(Direct),
+            &CancellationToken::new(),
+        )
+        .unwrap();
+    // All that the session may have.
+    let mut first = handshake(&session);
+    first.write_all(&900_000_u32.to_le_bytes()).unwrap();
+    // Once that has been read.
+    is_alive(&session).await;
+    let mut second = handshake(&session);
+    let sent = tokio::task::spawn_blocking(move || {
+        let sent = second.write_all(&frame(&[b' '; 700_000]));
+        sent.map(|()| second)
+    });
+    let second = sent.await.unwrap().expect("a peer that goes on reading");
+    let answer = read_frame(&second).await;
+    assert!(answer.contains("too many bytes of requests"), "{answer}");
+}

@@ -7,6 +7,7 @@
 mod support;
 
 mod claims;
+mod early;
 mod foreign_server;
 mod hoarders;
 

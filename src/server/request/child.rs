@@ -19,6 +19,8 @@ pub(super) struct Child {
     pub(super) program: PathBuf,
     /// Whether that is the program that was asked about, and not one that is to run it.
     pub(super) program_was_asked: bool,
+    /// Where it runs.
+    pub(super) workdir: PathBuf,
     /// Why it couldn't be executed.
     pub(super) refusal: Option<Refusal>,
     /// Whether it left a core dump.
@@ -74,15 +76,17 @@ pub(super) fn report_input(report: &io::Result<Option<Report>>, child: &mut Chil
             }
             let attempted = match step {
                 Step::Exec => return exec_failure(child, &error),
-                Step::Fork => "cannot make a process",
-                Step::Descriptors => "cannot put the descriptors in place",
-                Step::Directory => "cannot enter the working directory",
-                Step::Context => "cannot set limits or signals",
-                Step::Confinement => "cannot confine the command",
+                Step::Fork => "make a process".to_owned(),
+                Step::Descriptors => "put the descriptors in place".to_owned(),
+                Step::Directory => {
+                    format!("enter the working directory {}", child.workdir.display())
+                }
+                Step::Context => "set limits or signals".to_owned(),
+                Step::Confinement => "confine the command".to_owned(),
             };
             Input::NotStarted {
                 exit_code: CANNOT_EXECUTE,
-                reason: format!("execgate: {attempted}: {error}"),
+                reason: format!("execgate: cannot {attempted}: {error}"),
             }
         }
         Ok(Some(Report::Stopped { signal, at })) => {

@@ -92,6 +92,7 @@ impl Request<'_> {
             prepared.program.clone()
         };
         let by_name = prepared.program == exec.file;
+        let workdir = prepared.workdir;
         // As it was asked for, where it leads to the same: the kernel tells a script its name.
         let executed = if relative == Relative::Same && by_name {
             self.asked_file.clone()
@@ -138,6 +139,7 @@ impl Request<'_> {
             supervisor,
             program_was_asked,
             program,
+            workdir,
             refusal: None,
             core_dumped: false,
             pid: 0,
