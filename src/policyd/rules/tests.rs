@@ -4,7 +4,9 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{EscalationExecution, ExecId, NetworkAccess, ProcessIdentity};
+use crate::model::{
+    EscalationExecution, EscalationPermissions, ExecId, NetworkAccess, ProcessIdentity,
+};
 
 fn rules(content: &str) -> Rules {
     Rules::parse("/etc/policy/test.rules", content.to_owned())
@@ -29,6 +31,7 @@ fn ask_in(environment: &[&[u8]], rules: &Rules, file: &[u8], argv: &[&[u8]]) -> 
             gid: 1000,
             name: "ada".to_owned(),
         },
+        workdir: b"/work".to_vec(),
         ..SessionFacts::default()
     };
     rules.evaluate(&ExecFacts {
@@ -538,6 +541,13 @@ fn files_are_bounded_and_must_be_text() {
         Rules::load(std::path::Path::new("/dev/null")),
         Err(RulesError::NotAFile { .. })
     ));
+    let pipe = directory.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo").success());
+    assert!(matches!(
+        Rules::load(&pipe),
+        Err(RulesError::NotAFile { .. })
+    ));
 }
 
 #[test]
@@ -653,9 +663,15 @@ fn the_example_files_say_what_they_promise() {
         .map(str::as_bytes)
         .collect();
     let ruling = ask_in(&[b"HOME"], &demo, b"/usr/bin/install", &argv);
+    // What it writes to is beside the session's directory, whatever the process says of its own.
+    let outbox = EscalationPermissions {
+        network: NetworkAccess::Denied,
+        readable: Vec::new(),
+        writable: vec!["/outbox".into()],
+    };
     assert_eq!(
         ruling.decision,
-        EscalationDecision::Escalate(EscalationExecution::Unsandboxed)
+        EscalationDecision::Escalate(EscalationExecution::Permissions(outbox))
     );
     // Neither a program that sessions can write, nor what they put into its environment.
     assert_eq!(ruling.terms, crate::model::EscalationTerms::default());
@@ -665,6 +681,25 @@ fn the_example_files_say_what_they_promise() {
         &["-xf", "x", "--checkpoint-act=exec=sh"],
     );
     assert_eq!(options.rule, "tar options");
+    for arguments in [
+        &["cIf", "sh", "x.tar", "a"][..],
+        &["-cf", "x.tar", "-I", "sh", "a"],
+        &["-cf", "x.tar", "-Ish", "a"],
+        &["-cf", "x.tar", "--use-comp=sh", "a"],
+        &["-cf", "x.tar", "--use-comp", "sh", "a"],
+        &["-cMf", "x.tar", "-F", "sh", "a"],
+        &["cFMf", "sh", "x.tar", "a"],
+        &["-cf", "host:x.tar", "--rsh-command=sh", "a"],
+        &["-x", "--to-c=sh", "-f", "x.tar"],
+        &["-cf", "x.tar", "--", "--checkpoint-action=exec=sh"],
+    ] {
+        let ruling = ask(&demo, "/usr/bin/tar", arguments);
+        assert_eq!(ruling.rule, "tar options", "{arguments:?}");
+    }
+    for arguments in [&["xf", "x.tar"][..], &["-czf", "x.tar.gz", "a"]] {
+        let ruling = ask(&demo, "/usr/bin/tar", arguments);
+        assert_eq!(ruling.decision, EscalationDecision::Run, "{arguments:?}");
+    }
     let more = [&release[..], &["/etc/cron.d/"]].concat();
     for arguments in [&release[..3], &more, &["make", "install"]] {
         assert_eq!(
