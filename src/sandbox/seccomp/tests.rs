@@ -25,7 +25,8 @@ fn run(filter: &Filter, machine: u32, number: u32, arguments: [u64; 6]) -> u32 {
     // `struct seccomp_data`, in words.
     let mut data = vec![number, machine, 0, 0];
     for argument in arguments {
-        data.extend([argument as u32, (argument >> 32) as u32]);
+        let [low, high] = [argument & u64::from(u32::MAX), argument >> 32];
+        data.extend([low, high].map(|half| u32::try_from(half).unwrap()));
     }
     let (mut at, mut accumulator) = (0, 0_u32);
     loop {
