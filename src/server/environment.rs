@@ -388,6 +388,7 @@ const TAKEN_OUT: &[&str] = &[
     "DPKG_*",
     "APT_CONFIG",
     "DEBIAN_FRONTEND",
+    "EXECGATE_*",
     "EXEC_WRAPPER",
     "BASH_EXEC_WRAPPER",
     "GZIP",
