@@ -255,7 +255,7 @@ fn a_shell_that_would_not_ask_is_refused() {
     for (shell, what) in [
         ("/bin/sh", "isn't a patched shell"),
         ("/etc/passwd", "isn't a patched shell"),
-        ("/etc", "Is a directory"),
+        ("/etc", "isn't a regular file"),
         ("/nonexistent/sh", "no patched shell /nonexistent/sh"),
         ("sh", "no patched shell sh"),
     ] {
