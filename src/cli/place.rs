@@ -1,5 +1,6 @@
 //! Where the wrapper and the shells are: relative to the program itself.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::Failure;
@@ -58,6 +59,10 @@ pub(super) fn shell(name: &Path) -> Result<PathBuf, Failure> {
         let message = format!("no patched shell {}", name.display());
         return Err(Failure::saying(message).hint(hint));
     };
+    if !path.is_file() {
+        let message = format!("{} isn't a regular file, and no shell", path.display());
+        return Err(Failure::saying(message).hint(hint));
+    }
     match is_patched(&path) {
         Ok(true) => Ok(path),
         Ok(false) => Err(Failure::saying(format!(
@@ -72,10 +77,16 @@ pub(super) fn shell(name: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
+/// As much of a shell's file is looked at, in bytes. Shells have a few million.
+const MOST_OF_A_SHELL: u64 = 64 << 20;
+
 /// Whether a shell knows of wrappers. An unpatched one would run everything, and nobody would ask. It
 /// isn't a check of who made it: whoever names a shell is trusted.
 fn is_patched(shell: &Path) -> std::io::Result<bool> {
-    let bytes = std::fs::read(shell)?;
+    let mut bytes = Vec::new();
+    std::fs::File::open(shell)?
+        .take(MOST_OF_A_SHELL)
+        .read_to_end(&mut bytes)?;
     let variable = WRAPPER_VARIABLE.as_bytes();
     Ok(bytes
         .windows(variable.len())

@@ -7,13 +7,16 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::landlock::{self, LandlockError};
 use super::profile::{Access, Scope};
 use super::seccomp::{self, Communication};
 use super::{Confined, Unconfined};
 use crate::model::NetworkAccess;
+use crate::sys::confine::{self, Confinement};
 use crate::sys::host;
 
 /// An installed bubblewrap.
@@ -24,6 +27,17 @@ pub struct Bubblewrap {
     version: String,
     argument_zero: ArgumentZero,
     open_places: OpenPlaces,
+    abstract_sockets: AbstractSockets,
+}
+
+/// Whether abstract sockets of others can be reached with the network on: their names are the network's, which is the
+/// machine's then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AbstractSockets {
+    /// Landlock keeps them out of reach. It is in force before bubblewrap itself is executed.
+    Kept,
+    /// They can: Landlock lacks it, or would take from a set-user-ID bubblewrap what that needs.
+    Reached,
 }
 
 /// Whether a command's argument zero can be another than its path.
@@ -45,10 +59,11 @@ enum OpenPlaces {
 }
 
 /// What no version holds.
-pub(super) const LIMITS: [&str; 2] = [
+const LIMITS: [&str; 2] = [
     "what is hidden and comes into being later can be seen, unless its directory is hidden",
-    "datagrams can be sent to Unix datagram sockets that have a name, outside of /run and /tmp; with a network, to abstract ones",
+    "datagrams can be sent to Unix datagram sockets that have a name, outside of /run and /tmp",
 ];
+const ABSTRACT_LIMIT: &str = "with a network, datagrams can be sent to abstract Unix sockets of others (Landlock 6, Linux 6.12, and a bubblewrap without set-user-ID prevent it)";
 
 /// Why bubblewrap can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -151,8 +166,17 @@ impl Bubblewrap {
             .split('.')
             .map_while(|part| part.parse().ok())
             .collect();
+        let is_set_id = program
+            .metadata()
+            .is_ok_and(|found| found.permissions().mode() & libc::S_ISUID != 0);
+        let has_scopes = confine::landlock_version().is_ok_and(|found| found >= landlock::SCOPES);
         Ok(Self {
             program,
+            abstract_sockets: if has_scopes && !is_set_id {
+                AbstractSockets::Kept
+            } else {
+                AbstractSockets::Reached
+            },
             argument_zero: if numbers >= vec![0, 9] {
                 ArgumentZero::Kept
             } else {
@@ -171,6 +195,34 @@ impl Bubblewrap {
     #[must_use]
     pub fn version(&self) -> String {
         format!("bubblewrap {}", self.version)
+    }
+
+    /// What it holds for no profile, in words.
+    pub(super) fn limits(&self) -> Vec<&'static str> {
+        let mut limits = LIMITS.to_vec();
+        if self.abstract_sockets == AbstractSockets::Reached {
+            limits.push(ABSTRACT_LIMIT);
+        }
+        limits
+    }
+
+    /// What bubblewrap itself is confined by before it is executed.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub(super) fn confinement(&self, scope: &Scope) -> Result<Option<Confinement>, LandlockError> {
+        let is_needed = scope.network == NetworkAccess::Allowed;
+        if !is_needed || self.abstract_sockets == AbstractSockets::Reached {
+            return Ok(None);
+        }
+        Ok(Some(Confinement {
+            ruleset: landlock::abstract_sockets()?,
+            ruleset_flags: 0,
+            filters: Vec::new(),
+            filter_flags: 0,
+            // It needs them for its mounts, and takes them from the command.
+            capabilities: None,
+        }))
     }
 
     /// The command line that runs `command` in a sandbox. `loose` are paths of the scope whose names may lead

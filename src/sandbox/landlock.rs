@@ -80,6 +80,9 @@ pub enum LandlockError {
     Rules(#[from] landlock::RulesetError),
 }
 
+/// The first version with scopes: signals and abstract sockets that stay in the sandbox.
+pub(super) const SCOPES: u32 = 6;
+
 /// What no version holds.
 pub(super) const LIMITS: [&str; 4] = [
     "modes, owners, times and extended attributes of files elsewhere can be changed by who owns them",
@@ -164,6 +167,17 @@ pub(super) fn ruleset(scope: &Scope, terminals: &[PathBuf]) -> Result<OwnedFd, L
     }
     let fd: Option<OwnedFd> = rules.ruleset.into();
     fd.ok_or_else(|| LandlockError::Unavailable(io::Error::from_raw_os_error(libc::ENOSYS)))
+}
+
+/// A ruleset that keeps a process from the abstract sockets of those outside, and from nothing else: it may mount.
+///
+/// # Errors
+/// A kernel without [`SCOPES`].
+pub(super) fn abstract_sockets() -> Result<Option<OwnedFd>, LandlockError> {
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .scope(Scoped::AbstractUnixSocket)?;
+    Ok(ruleset.create()?.into())
 }
 
 /// What is there below a path that can be written, and can't be written itself; what is below that isn't

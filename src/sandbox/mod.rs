@@ -176,7 +176,7 @@ const LOG_NEW_EXEC_ON: u32 = 1 << 1;
 /// `SECCOMP_FILTER_FLAG_LOG`.
 const FILTER_LOG: u32 = 1 << 1;
 /// Since then signals stay in the sandbox.
-const SCOPED_SIGNALS: u32 = 6;
+const SCOPED_SIGNALS: u32 = landlock::SCOPES;
 
 impl Sandbox {
     /// A sandbox of this scope. `terminals` are those that the session was started with.
@@ -338,9 +338,12 @@ impl Sandbox {
             }),
             Backend::Bubblewrap(bubblewrap) => {
                 let loose = self.loose(scope)?;
-                bubblewrap
-                    .confine(command, scope, loose)
-                    .map_err(SandboxError::Make)
+                Ok(Confined {
+                    confinement: bubblewrap.confinement(scope)?,
+                    ..bubblewrap
+                        .confine(command, scope, loose)
+                        .map_err(SandboxError::Make)?
+                })
             }
             Backend::Command(template) => Ok(template.confine(command, scope)),
         }
@@ -404,14 +407,14 @@ impl Sandbox {
     }
 }
 
-/// What no version of a backend holds, in words.
+/// What of no profile a backend holds, in words.
 pub fn limits(backend: &Backend) -> Vec<String> {
-    let limits: &[&str] = match backend {
-        Backend::Landlock => &landlock::LIMITS,
-        Backend::Bubblewrap(_) => &bubblewrap::LIMITS,
-        Backend::None | Backend::Command(_) => &[],
+    let limits = match backend {
+        Backend::Landlock => landlock::LIMITS.to_vec(),
+        Backend::Bubblewrap(bubblewrap) => bubblewrap.limits(),
+        Backend::None | Backend::Command(_) => Vec::new(),
     };
-    limits.iter().map(|limit| (*limit).to_owned()).collect()
+    limits.into_iter().map(str::to_owned).collect()
 }
 
 /// Checks that permissions are within the owner's bound: each path that they name, and all below it. The paths
@@ -470,6 +473,6 @@ fn confinement(
         filters: seccomp::filters(scope.network, Communication::Shared)
             .map_err(SandboxError::Make)?,
         filter_flags: if is_told { FILTER_LOG } else { 0 },
-        capabilities,
+        capabilities: Some(capabilities),
     })
 }

@@ -1,6 +1,7 @@
 //! Named profiles in a TOML file.
 
 use std::collections::BTreeMap;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -10,7 +11,7 @@ use super::profile::{Profile, Secrets, Temporary, check_path};
 use crate::model::NetworkAccess;
 
 /// The most bytes of such a file.
-const MOST: usize = 1 << 20;
+const MOST: u64 = 1 << 20;
 
 /// Why a file of profiles, or one of them, can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +22,19 @@ pub enum ProfilesError {
         /// The file.
         file: PathBuf,
         /// What the system says.
-        source: std::io::Error,
+        source: io::Error,
+    },
+    /// It isn't a file.
+    #[error("cannot read the profiles of {}: it isn't a regular file; write them into one", .file.display())]
+    NotAFile {
+        /// What isn't one.
+        file: PathBuf,
+    },
+    /// It is too long.
+    #[error("cannot read the profiles of {}: it has more than {} MiB", .file.display(), MOST >> 20)]
+    TooLarge {
+        /// The file.
+        file: PathBuf,
     },
     /// What it says makes no sense.
     #[error("{}, line {line}: {reason}", .file.display())]
@@ -75,12 +88,29 @@ impl Profiles {
     /// Reads them. What one leaves out is as in the default profile.
     ///
     /// # Errors
-    /// What isn't TOML, keys and values that a profile doesn't have, paths that are none; with the line.
+    /// What is no regular file, or has more than 1 MiB; what isn't TOML, keys and values that a profile doesn't have, paths that are none; with the line.
     pub fn read(file: &Path) -> Result<Self, ProfilesError> {
-        let text = std::fs::read_to_string(file).map_err(|source| ProfilesError::Read {
+        let read_error = |source| ProfilesError::Read {
             file: file.to_owned(),
             source,
-        })?;
+        };
+        // Asked before it is opened: opening a pipe would wait for its writer.
+        if !std::fs::metadata(file).map_err(read_error)?.is_file() {
+            return Err(ProfilesError::NotAFile {
+                file: file.to_owned(),
+            });
+        }
+        let mut bytes = Vec::new();
+        std::fs::File::open(file)
+            .and_then(|open| open.take(MOST + 1).read_to_end(&mut bytes))
+            .map_err(read_error)?;
+        if bytes.len() as u64 > MOST {
+            return Err(ProfilesError::TooLarge {
+                file: file.to_owned(),
+            });
+        }
+        let text = String::from_utf8(bytes);
+        let text = text.map_err(|error| read_error(io::Error::other(error)))?;
         Self::parse(file, &text)
     }
 
@@ -92,9 +122,6 @@ impl Profiles {
                 .map_or(1, |before| before.matches('\n').count() + 1),
             reason,
         };
-        if text.len() > MOST {
-            return Err(wrong(0, "it is too long: 1 MiB is the most".to_owned()));
-        }
         let tables: BTreeMap<String, Written> = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             wrong(at, error.message().to_owned())
@@ -179,6 +206,23 @@ mod tests {
         assert_eq!(profiles.get("none").unwrap().network, NetworkAccess::Denied);
         let error = profiles.get("buidl").unwrap_err().to_string();
         assert_eq!(error, "p.toml has no profile `buidl`; it has build, none");
+    }
+
+    #[test]
+    fn what_is_not_a_file_or_too_large_is_refused_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = |path: &Path| Profiles::read(path).unwrap_err();
+        let pipe = directory.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        for path in [&pipe, directory.path(), Path::new("/dev/zero")] {
+            assert!(matches!(error(path), ProfilesError::NotAFile { .. }));
+        }
+        let file = directory.path().join("p.toml");
+        std::fs::write(&file, vec![b'#'; (1 << 20) + 1]).unwrap();
+        assert!(matches!(error(&file), ProfilesError::TooLarge { .. }));
+        std::fs::write(&file, b"[a]\n# \xff\n").unwrap();
+        assert!(matches!(error(&file), ProfilesError::Read { .. }));
     }
 
     #[test]

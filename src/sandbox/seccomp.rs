@@ -337,14 +337,4 @@ fn instructions(program: BpfProgram) -> Vec<Instruction> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn there_are_filters_with_and_without_a_network() {
-        let without = filters(NetworkAccess::Denied, Communication::Own).unwrap();
-        let with = filters(NetworkAccess::Allowed, Communication::Own).unwrap();
-        assert_eq!((without.len(), with.len()), (2, 2));
-        assert_ne!(without, with);
-    }
-}
+mod tests;

@@ -29,6 +29,12 @@ const TAKEN_OUT: &[&str] = &[
     "RESOLV_HOST_CONF",
     "RES_OPTIONS",
     "TZDIR",
+    "GMON_OUT_PREFIX",
+    "MEMUSAGE_*",
+    "PCPROFILE_OUTPUT",
+    "SEGFAULT_*",
+    "SOTRUSS_*",
+    "TEXTDOMAINDIR",
     // Temporary files.
     "TMPDIR",
     "TMP",
@@ -61,6 +67,17 @@ const TAKEN_OUT: &[&str] = &[
     "READNULLCMD",
     "SHELLOPTS",
     "ZDOTDIR",
+    "EXECIGNORE",
+    "HISTFILE",
+    "RPROMPT",
+    "RPROMPT2",
+    "RPS1",
+    "RPS2",
+    "SPROMPT",
+    "PROMPT",
+    "PROMPT2",
+    "PROMPT3",
+    "PROMPT4",
     // Terminals.
     "TERMCAP",
     "TERMINFO",
@@ -72,26 +89,32 @@ const TAKEN_OUT: &[&str] = &[
     "DIFF_PAGER",
     "EDITOR",
     "FCEDIT",
-    "LESS",
-    "LESSCLOSE",
-    "LESSKEY*",
-    "LESSOPEN",
-    "LESSEDIT",
     "MANOPT",
     "MANPAGER",
     "MANPATH",
     "MORE",
     "PAGER",
-    "SSH_ASKPASS*",
     "SUDO_ASKPASS",
     "SUDO_EDITOR",
-    "SYSTEMD_EDITOR",
-    "SYSTEMD_PAGER",
     "VISUAL",
+    "ALTERNATE_EDITOR",
+    "BAT_*",
+    "DBUS_*",
+    "DELTA_PAGER",
+    "EDITRC",
+    "FZF_*",
+    "GROFF_*",
+    "JAVACMD",
+    "LESS*",
+    "MAILCAPS",
+    "MANROFFOPT",
+    "PINENTRY_USER_DATA",
+    "SSH_*",
+    "SYSTEMD_*",
+    "TEXEDIT",
     // Directories of configuration.
     "XDG_*",
     "GNUPGHOME",
-    "KUBECONFIG",
     "AWS_*",
     "CLOUDSDK_*",
     "DOCKER_*",
@@ -104,6 +127,22 @@ const TAKEN_OUT: &[&str] = &[
     "CURL_CA_BUNDLE",
     "CURL_HOME",
     "WGETRC",
+    "ANSIBLE_*",
+    "AZURE_*",
+    "BUILDAH_*",
+    "COMPOSE_*",
+    "CONTAINERS_*",
+    "CONTAINER_*",
+    "GOOGLE_*",
+    "GPG_AGENT_INFO",
+    "HELM_*",
+    "KUBE*",
+    "PODMAN_*",
+    "REQUESTS_CA_BUNDLE",
+    "SYSTEM_WGETRC",
+    "TF_*",
+    "VAGRANT_*",
+    "VAULT_*",
     // Version control.
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
     "GIT_ASKPASS",
@@ -131,6 +170,21 @@ const TAKEN_OUT: &[&str] = &[
     "HG*",
     "RSYNC_*",
     "SVN_*",
+    "GIT_ALLOW_PROTOCOL",
+    "GIT_DISCOVERY_ACROSS_FILESYSTEM",
+    "GIT_EXT_*",
+    "GIT_GRAFT_FILE",
+    "GIT_IMPLICIT_WORK_TREE",
+    "GIT_INTERNAL_*",
+    "GIT_PROTOCOL*",
+    "GIT_QUARANTINE_PATH",
+    "GIT_REPLACE_REF_BASE",
+    "GIT_SHALLOW_FILE",
+    "GIT_SUPER_PREFIX",
+    "GIT_TEST_*",
+    "GIT_TEXTDOMAINDIR",
+    "CVSROOT",
+    "CVS_SERVER",
     // Interpreters.
     "PYTHON*",
     "VIRTUAL_ENV",
@@ -150,7 +204,6 @@ const TAKEN_OUT: &[&str] = &[
     "LUA_*",
     "PHPRC",
     "PHP_INI_SCAN_DIR",
-    "TCLLIBPATH",
     "R_*",
     "GUILE_*",
     "JULIA_*",
@@ -159,11 +212,32 @@ const TAKEN_OUT: &[&str] = &[
     "AWKPATH",
     "AWKLIBPATH",
     "M4PATH",
-    "EMACSLOADPATH",
     "VIMINIT",
     "VIM",
     "VIMRUNTIME",
     "EXINIT",
+    "BC_ENV_ARGS",
+    "CAML_LD_LIBRARY_PATH",
+    "COMPOSER_*",
+    "CONDA_*",
+    "DC_ENV_ARGS",
+    "EMACS*",
+    "GHC*",
+    "MIX_*",
+    "HEX_*",
+    "NIX_*",
+    "OCAML*",
+    "OCTAVE_*",
+    "OPAM*",
+    "PIPENV_*",
+    "PIP_*",
+    "POETRY_*",
+    "PLTCOLLECTS",
+    "SBCL_HOME",
+    "TCL*",
+    "TK_LIBRARY",
+    "UV_*",
+    "VIRTUALENV_*",
     // Virtual machines.
     "CLASSPATH",
     "IBM_JAVA_OPTIONS",
@@ -177,7 +251,14 @@ const TAKEN_OUT: &[&str] = &[
     "CORECLR_*",
     "COMPlus_*",
     "DOTNET_*",
-    // Compilers and what builds.
+    "ANT_*",
+    "GROOVY_*",
+    "JAVA_COMPILER",
+    "LEIN_*",
+    "M2_HOME",
+    "OPENJ9_JAVA_OPTIONS",
+    "SBT_OPTS",
+    // Compilers and what builds, and what instruments what they make.
     "AR",
     "AS",
     "CC",
@@ -190,7 +271,6 @@ const TAKEN_OUT: &[&str] = &[
     "CXXFLAGS",
     "C_INCLUDE_PATH",
     "CPLUS_INCLUDE_PATH",
-    "GCC_EXEC_PREFIX",
     "LDFLAGS",
     "LIBRARY_PATH",
     "GNUMAKEFLAGS",
@@ -205,12 +285,62 @@ const TAKEN_OUT: &[&str] = &[
     "RUSTDOC*",
     "RUSTFLAGS",
     "RUSTUP_*",
-    "GOFLAGS",
-    "GOENV",
-    "GOPATH",
-    "GOROOT",
-    "GOTOOLCHAIN",
     "CGO_*",
+    "ACLOCAL*",
+    "AUTOCONF",
+    "AUTOHEADER",
+    "AUTOM4TE",
+    "AUTOMAKE",
+    "CCACHE_*",
+    "CCC_*",
+    "COLLECT_*",
+    "CONFIG_SHELL",
+    "CONFIG_SITE",
+    "DEPENDENCIES_OUTPUT",
+    "DISTCC_*",
+    "FC",
+    "F77",
+    "FFLAGS",
+    "GCC_*",
+    "GCOV_PREFIX*",
+    "GO111MODULE",
+    "GOBIN",
+    "GOCACHE*",
+    "GODEBUG",
+    "GOENV",
+    "GOEXPERIMENT",
+    "GOFLAGS",
+    "GOINSECURE",
+    "GOMODCACHE",
+    "GONO*",
+    "GOPATH",
+    "GOPRIVATE",
+    "GOPROXY",
+    "GOROOT",
+    "GOSUMDB",
+    "GOTMPDIR",
+    "GOTOOL*",
+    "GOVCS",
+    "GOWORK",
+    "LD",
+    "LEX",
+    "LLVM_*",
+    "M4",
+    "MAKESHELL",
+    "NINJA_*",
+    "NM",
+    "OBJC*",
+    "OBJDUMP",
+    "RANLIB",
+    "SCCACHE_*",
+    "STRIP",
+    "SUNPRO_DEPENDENCIES",
+    "YACC",
+    "ASAN_*",
+    "LSAN_*",
+    "MSAN_*",
+    "TSAN_*",
+    "UBSAN_*",
     // Libraries that load modules.
     "GIO_*",
     "GTK_*",
@@ -221,30 +351,95 @@ const TAKEN_OUT: &[&str] = &[
     "PKCS11_*",
     "SASL_PATH",
     "ALSA_CONFIG_*",
+    "CUDA_*",
+    "FONTCONFIG_*",
+    "FREI0R_PATH",
+    "GBM_*",
+    "GDK_*",
+    "GI_TYPELIB_PATH",
+    "GSETTINGS_*",
+    "GVFS_*",
+    "LADSPA_PATH",
+    "LDAP*",
+    "LIBGL_*",
+    "LIBMYSQL_*",
+    "LIBVA_*",
+    "LV2_PATH",
+    "MAGICK_*",
+    "MESA_*",
+    "OCL_ICD_*",
+    "ODBC*",
+    "PANGO_*",
+    "QML*",
+    "VDPAU_*",
+    "VK_*",
+    "__EGL_*",
+    "__GLX_*",
     // Options and scripts of single programs.
     "GREP_OPTIONS",
     "TAR_OPTIONS",
     "TAPE",
     "RSH",
-    "GZIP",
     "BZIP2",
     "BZIP",
     "XZ_DEFAULTS",
     "XZ_OPT",
-    "UNZIP",
-    "ZIPOPT",
     "SUDO_PROMPT",
-    "PROMPT",
-    "PSQLRC",
-    "PGSERVICEFILE",
-    "PGSYSCONFDIR",
-    "PGPASSFILE",
-    "SYSTEMD_UNIT_PATH",
     "DPKG_*",
     "APT_CONFIG",
     "DEBIAN_FRONTEND",
+    "EXECGATE_*",
     "EXEC_WRAPPER",
     "BASH_EXEC_WRAPPER",
+    "GZIP",
+    "ACKRC",
+    "ACK_*",
+    "DEBCONF_*",
+    "DEBUGINFOD_*",
+    "GDBHISTFILE",
+    "GS_*",
+    "LYNX_*",
+    "MAILRC",
+    "MARIADB_*",
+    "MYSQL_*",
+    "PG*",
+    "PSQL*",
+    "RIPGREP_CONFIG_PATH",
+    "RPM_*",
+    "SCREENRC",
+    "SCREENDIR",
+    "SQLITE_HISTORY",
+    "SYSSCREENRC",
+    "TEXFORMATS",
+    "TEXINPUTS*",
+    "TEXMF*",
+    "TEXPOOL",
+    "TMUX*",
+    "TNS_ADMIN",
+    "UNZIP*",
+    "VALGRIND_*",
+    "XENVIRONMENT",
+    "XAPPLRESDIR",
+    "XFILESEARCHPATH",
+    "XUSERFILESEARCHPATH",
+    "ZIP",
+    "ZIPINFO*",
+    "ZIPOPT",
+    "openin_any",
+    "openout_any",
+    "shell_escape*",
+];
+
+/// Variables that are harmless but where their value leads to a file, or changes how a message is formatted; with
+/// a `*` as above. The value is looked at.
+const LOOKED_AT: &[&str] = &[
+    "COLORTERM",
+    "LANG",
+    "LANGUAGE",
+    "LC_*",
+    "LINGUAS",
+    "TERM",
+    "TZ",
 ];
 
 /// Variables of the gate's owner, which escalated commands get instead of the session's.
@@ -291,14 +486,31 @@ enum Owners<'a> {
     Nothing,
 }
 
-fn is_taken_out(name: &[u8]) -> bool {
-    TAKEN_OUT.iter().any(|pattern| {
+fn is_in(list: &[&str], name: &[u8]) -> bool {
+    list.iter().any(|pattern| {
         let pattern = pattern.as_bytes();
         match pattern.strip_suffix(b"*") {
             Some(beginning) => name.starts_with(beginning),
             None => pattern == name,
         }
     })
+}
+
+/// Whether a variable isn't for an escalated command; `entry` is the whole of it.
+fn is_taken_out(name: &[u8], entry: &OsStr) -> bool {
+    let value = entry.as_bytes().get(name.len() + 1..).unwrap_or_default();
+    is_in(TAKEN_OUT, name) || is_in(LOOKED_AT, name) && !leads_nowhere(name, value)
+}
+
+/// Whether the value of a variable that is looked at is no more than a name. That of `TZ` may have slashes, and is
+/// looked for in the system's own directory then.
+fn leads_nowhere(name: &[u8], value: &[u8]) -> bool {
+    if name != b"TZ" {
+        return !value.contains(&b'/') && !value.contains(&b'%');
+    }
+    let file = value.strip_prefix(b":").unwrap_or(value);
+    let mut parts = file.split(|byte| *byte == b'/');
+    !file.starts_with(b"/") && parts.all(|part| part != b"..")
 }
 
 /// The environment of an escalated command, and how it differs from `asked`.
@@ -334,7 +546,7 @@ pub(super) fn escalated(
                     &mut difference.reset
                 }
                 Owners::Unset => &mut difference.removed,
-                Owners::Nothing if is_taken_out(name) => &mut difference.removed,
+                Owners::Nothing if is_taken_out(name, entry) => &mut difference.removed,
                 Owners::Nothing => {
                     entries.push(entry.clone());
                     continue;
@@ -416,6 +628,62 @@ mod tests {
     }
 
     #[test]
+    fn what_chooses_a_language_or_a_terminal_is_a_name_and_no_path() {
+        let harmless = [
+            "LANG=de_DE.UTF-8",
+            "LANGUAGE=de:en",
+            "LC_ALL=C.UTF-8",
+            "TERM=xterm-256color",
+            "TZ=Europe/Berlin",
+            "TZ=:UTC",
+            "TZ=CET-1CEST,M3.5.0,M10.5.0/3",
+            "TZ=",
+        ];
+        let taken = [
+            "LANG=/work",
+            "LANGUAGE=../../../work/evil",
+            "LC_MESSAGES=%n",
+            "TERM=../x",
+            "TZ=/work/zone",
+            "TZ=:/work/zone",
+            "TZ=Europe/../../../../work/zone",
+        ];
+        let asked = environment(&[&harmless[..], &taken[..]].concat());
+        let (left, _) = escalated(&asked, &EnvironmentRules::default(), &owner());
+        assert_eq!(left, environment(&harmless));
+        // A verdict may keep them nevertheless.
+        let rules = EnvironmentRules {
+            keep: patterns(&["T*", "L*"]),
+            ..EnvironmentRules::default()
+        };
+        assert_eq!(escalated(&asked, &rules, &owner()).0, asked);
+    }
+
+    #[test]
+    fn a_verdict_that_keeps_some_keeps_no_others() {
+        let asked = [
+            "GIT_AUTHOR_NAME=me",
+            "GIT_ALLOW_PROTOCOL=ext",
+            "PIP_INDEX_URL=x",
+            "DBUS_SESSION_BUS_ADDRESS=unixexec:path=/work/evil",
+            "SSH_SK_PROVIDER=/work/evil.so",
+            "LESSHISTFILE=/etc/x",
+            "PATH=/work",
+        ];
+        let rules = EnvironmentRules {
+            keep: patterns(&["GIT_AUTHOR_*", "PAT", "DBUS"]),
+            unset: patterns(&["GIT_AUTHOR_EMAIL"]),
+            set: vec![("JOB".into(), "1".into())],
+        };
+        let (left, difference) = escalated(&environment(&asked), &rules, &owner());
+        assert_eq!(
+            left,
+            environment(&["GIT_AUTHOR_NAME=me", "PATH=/bin", "JOB=1"])
+        );
+        assert_eq!(difference.removed.len(), 5);
+    }
+
+    #[test]
     fn a_verdict_keeps_unsets_and_sets_by_name() {
         let rules = EnvironmentRules {
             keep: patterns(&["LD_*", "JOB"]),
@@ -453,6 +721,10 @@ mod tests {
             .filter_map(|line| line.strip_prefix('|')?.split('|').nth(1))
             .flat_map(|names| names.split('`').skip(1).step_by(2))
             .collect();
+        for name in LOOKED_AT {
+            let looked_at = documentation.split("## ").nth(2).unwrap();
+            assert!(looked_at.contains(&format!("`{name}`")), "{name}");
+        }
         let listed: HashSet<_> = TAKEN_OUT.iter().copied().collect();
         assert_eq!(
             listed.len(),

@@ -84,8 +84,8 @@ pub struct Confinement {
     pub filters: Vec<Filter>,
     /// Flags for them, `seccomp(2)`.
     pub filter_flags: u32,
-    /// The capabilities that it keeps, if it has them: bits by their numbers, `capabilities(7)`.
-    pub capabilities: u64,
+    /// The capabilities that it keeps, if it has them: bits by their numbers, `capabilities(7)`. `None`: all.
+    pub capabilities: Option<u64>,
 }
 
 impl Confinement {
@@ -114,7 +114,9 @@ impl Confinement {
     /// an error may be confined in part, and must not go on.
     pub(super) fn apply(&self, ruleset: RawFd) -> Result<(), c_int> {
         // Capabilities first: to take them out of the bounding set takes one of them.
-        keep_capabilities(self.capabilities)?;
+        if let Some(kept) = self.capabilities {
+            keep_capabilities(kept)?;
+        }
         // SAFETY: integers only.
         done(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
         if self.ruleset.is_some() {

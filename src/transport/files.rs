@@ -232,6 +232,10 @@ mod tests {
             error(Path::new("/dev/zero")),
             CredentialError::NotAFile { .. }
         ));
+        let pipe = directory.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.expect("mkfifo").success());
+        assert!(matches!(error(&pipe), CredentialError::NotAFile { .. }));
         assert!(matches!(
             error(&directory.path().join("nothing")),
             CredentialError::Read { .. }

@@ -13,7 +13,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     ),
     by_variables(
         "have bash read a file first (`BASH_ENV`)",
-        "BASH_ENV=$PWD/evil bash -c :",
+        "BASH_ENV=$PWD/evil /bin/bash -c :",
     ),
     by_variables(
         "have an interactive shell read a file first (`ENV`)",
@@ -21,7 +21,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     ),
     by_variables(
         "give bash a function for a command",
-        "uname() { . ./evil; }; export -f uname; bash -c uname",
+        "uname() { . ./evil; }; export -f uname; /bin/bash -c uname",
     ),
     by_variables(
         "have bash expand a prompt (`SHELLOPTS`, `PS4`)",

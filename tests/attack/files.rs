@@ -34,6 +34,11 @@ pub(crate) const ATTACKS: &[Attack] = &[
          cd $OUTSIDE && sh -c 'kill -ABRT $$'; rm core*",
     ),
     Attack::new(
+        // As `do_coredump` of Linux does, by the rights of the process that dies; for machines whose limits allow no dump.
+        "make a file outside as the kernel makes a core dump",
+        "cd $OUTSIDE && python3 $PROGRAMS/files.py core_dump",
+    ),
+    Attack::new(
         "name a program that the kernel starts for core dumps",
         "pattern=$(cat /proc/sys/kernel/core_pattern) && echo \"$pattern\" >/proc/sys/kernel/core_pattern",
     )

@@ -1,6 +1,6 @@
 //! Attacks by sockets.
 
-use crate::attack::Held::{No, Yes};
+use crate::attack::Held::No;
 use crate::attack::{Attack, Who};
 
 pub(crate) const ATTACKS: &[Attack] = &[
@@ -28,10 +28,8 @@ pub(crate) const ATTACKS: &[Attack] = &[
     Attack::new("open a raw socket with the network on", "python3 $PROGRAMS/sockets.py raw").by(Who::Root).with_the_network(),
     Attack::new("open a packet socket with the network on", "python3 $PROGRAMS/sockets.py packet").by(Who::Root).with_the_network(),
     Attack::new("send to an abstract Unix datagram socket with the network on", "python3 $PROGRAMS/sockets.py hidden_log")
-        .with_the_network()
-        .held(
-            Yes,
-            No,
-            "abstract names belong to the network's namespace, which is the machine's then; services rarely have datagram sockets of that kind",
-        ),
+        .with_the_network(),
+    Attack::new("connect one of a pair to an abstract Unix socket with the network on", "python3 $PROGRAMS/sockets.py connected_hidden_log")
+        .with_the_network(),
+    Attack::new("pass a descriptor to a service outside with the network on", "python3 $PROGRAMS/sockets.py pass_out").with_the_network(),
 ];

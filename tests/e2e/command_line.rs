@@ -59,6 +59,40 @@ fn rules(directory: &Path, text: &str) -> String {
 }
 
 #[test]
+fn what_is_no_regular_file_is_refused_rather_than_waited_for() {
+    let directory = directory();
+    let pipe = directory.path().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo").success());
+    let pipe = pipe.to_str().expect("text");
+    let service = ["--policy", "http://127.0.0.1:1"];
+    let secure = ["--policy", "https://localhost:1", "--policy-ca", pipe];
+    let token = [
+        "--policy",
+        "http://127.0.0.1:1",
+        "--policy-token-file",
+        pipe,
+    ];
+    for options in [
+        [&service[..], &["--shell", pipe]].concat(),
+        [&service[..], &["--shell", "/dev/zero"]].concat(),
+        [&service[..], &["--profiles", pipe, "--profile", "build"]].concat(),
+        secure.to_vec(),
+        token.to_vec(),
+    ] {
+        let done = execgate(&[&["exec"], &options[..], &["--", "true"]].concat());
+        done.exits(125).says("isn't a regular file");
+    }
+    done_checks(pipe);
+}
+
+/// The same of files that the policy service and its tools read.
+fn done_checks(pipe: &str) {
+    let rules = ["check", "--rules", pipe, "--", "true"];
+    assert!(execgate(&rules).exits(2).errors().contains("regular file"));
+}
+
+#[test]
 fn installed_programs_find_wrapper_and_shells_beside_themselves() {
     let Some(installed) = Installed::new() else {
         return;
@@ -221,7 +255,7 @@ fn a_shell_that_would_not_ask_is_refused() {
     for (shell, what) in [
         ("/bin/sh", "isn't a patched shell"),
         ("/etc/passwd", "isn't a patched shell"),
-        ("/etc", "Is a directory"),
+        ("/etc", "isn't a regular file"),
         ("/nonexistent/sh", "no patched shell /nonexistent/sh"),
         ("sh", "no patched shell sh"),
     ] {

@@ -63,7 +63,12 @@ fn what_a_shell_would_read_or_define_first_is_taken_out(shell: &Shell) {
     let removed = execs[0].0["environment_difference"]["removed"].as_array();
     let mut removed: Vec<_> = removed.expect("names").iter().collect();
     removed.sort_by_key(ToString::to_string);
-    assert_eq!(removed, ["BASH_ENV", "ENV", "PS4"], "{:?}", execs[0]);
+    assert_eq!(
+        removed,
+        ["BASH_ENV", "ENV", "EXECGATE_LOG", "PS4"],
+        "{:?}",
+        execs[0]
+    );
 }
 
 fn a_rule_keeps_sets_and_unsets_by_name_and_the_audit_says_so(shell: &Shell) {
@@ -95,7 +100,7 @@ fallback("run")
     assert_eq!(
         difference,
         json!({
-            "removed": ["PAGER", "PYTHONPATH"],
+            "removed": ["EXECGATE_LOG", "PAGER", "PYTHONPATH"],
             "reset": ["PATH"],
             "unset": ["SECRET_1"],
             "set": {"LANG": "C", "ADDED": "by the rule"},

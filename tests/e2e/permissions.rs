@@ -17,6 +17,7 @@ everywhere! {
     a_temporary_directory_that_is_moved_away_grants_nothing_else,
     paths_are_taken_as_they_are_written_or_refused,
     a_bound_that_is_narrower_than_the_profile_holds_for_verdicts_alone,
+    the_example_of_a_release_writes_the_outbox_alone_and_reads_nothing_hidden,
 }
 
 /// Escalates `tee` so.
@@ -215,4 +216,40 @@ fn a_bound_that_is_narrower_than_the_profile_holds_for_verdicts_alone(stage: Sta
         "permissions(network = \"denied\", read = [\"/usr\"])",
     );
     stage.can("echo x | tee $TMPDIR/x");
+}
+
+/// `examples/rules/demo.rules.star`, whose one escalation takes relative names: what these lead to is the session's choice.
+fn the_example_of_a_release_writes_the_outbox_alone_and_reads_nothing_hidden(stage: Stage) {
+    stage.take_rules(include_str!("../../examples/rules/demo.rules.star"));
+    let outbox = stage.path("outbox");
+    std::fs::create_dir(&outbox).expect("a directory");
+    stage.give(&outbox, 0o755);
+    let release = "install -m 644 hello-1.0.tar.gz ../outbox/";
+    stage.can(&format!("echo mine >hello-1.0.tar.gz && {release}"));
+    stage.outside("cat $OUTSIDE/../outbox/*").prints("mine\n");
+
+    // The archive is a link to what is hidden.
+    stage.run(&format!(
+        "rm hello-1.0.tar.gz; ln -s $HOME/.ssh/id hello-1.0.tar.gz; {release}"
+    ));
+    // The directory is another, in which the outbox is a link to somewhere else.
+    let elsewhere =
+        format!("mkdir a; ln -s $OUTSIDE outbox; cd a; echo x >hello-1.0.tar.gz; {release}");
+    let done = stage.run(&elsewhere);
+    assert_ne!(done.status.code(), Some(0), "{done}");
+    // More arguments than those, or others in their place.
+    for other in [
+        "install -m 644 hello-1.0.tar.gz ../outbox/ -t $OUTSIDE",
+        "install -m644 hello-1.0.tar.gz ../outbox/",
+        "install --mode=644 hello-1.0.tar.gz $OUTSIDE/",
+        "install -m 644 -- hello-1.0.tar.gz ../outbox/",
+    ] {
+        let done = stage.run(&format!(
+            "rm -f hello-1.0.tar.gz; echo y >hello-1.0.tar.gz; {other}"
+        ));
+        assert_ne!(done.status.code(), Some(0), "{other}: {done}");
+    }
+    let left = stage.outside("cat $OUTSIDE/../outbox/*; ls $OUTSIDE");
+    assert!(!left.output().contains("secret-of-mine"), "{left}");
+    assert!(!left.output().contains("hello"), "{left}");
 }

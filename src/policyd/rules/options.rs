@@ -30,6 +30,9 @@ fn letter(option: &str) -> Option<char> {
     rest.next().is_none().then_some(letter)
 }
 
+/// Programs whose first argument is letters of options also without a dash: `tar(1)`, `ar(1)`, `ps(1)`.
+const WITHOUT_A_DASH: [&str; 7] = ["tar", "gtar", "bsdtar", "star", "ar", "gcc-ar", "ps"];
+
 /// Whether an argument could be, or hold, an option: written out, shortened as `getopt_long(3)` allows,
 /// with its value behind it or in the same word, or as one letter among others.
 pub(in crate::policyd) fn may_have(argument: &str, option: &str) -> bool {
@@ -38,9 +41,11 @@ pub(in crate::policyd) fn may_have(argument: &str, option: &str) -> bool {
     }
     if is_long(option) {
         let name = name(argument);
-        // `-W foo` is `--foo` for some, and one dash is enough for others (`getopt_long_only`).
+        // One dash is enough for some (`getopt_long_only`), and `-Wfoo` is `--foo` for others.
+        let behind_w = name.strip_prefix("-W").unwrap_or_default();
         return (name.len() > 2 && option.starts_with(name) && is_long(name))
-            || (name.len() > 1 && !is_long(name) && option[1..].starts_with(name));
+            || (name.len() > 1 && !is_long(name) && option[1..].starts_with(name))
+            || (!behind_w.is_empty() && option[2..].starts_with(behind_w));
     }
     match letter(option) {
         Some(letter) => {
@@ -72,7 +77,7 @@ fn is_only(argument: &str, allowed: &[&str]) -> bool {
         .all(|one| allowed.iter().any(|option| letter(option) == Some(one)))
 }
 
-fn are_only(arguments: &[&str], allowed: &[&str]) -> bool {
+fn are_only(arguments: &[String], allowed: &[&str]) -> bool {
     arguments.iter().all(|argument| is_only(argument, allowed))
 }
 
@@ -88,6 +93,26 @@ fn texts<'v>(
                 .ok_or_else(|| anyhow!("{what} is {}: write strings", described(value)))
         })
         .collect()
+}
+
+/// The arguments as such a program reads them: the first with a dash, and what follows a bare `-W` with that.
+fn as_options(program: Option<&str>, arguments: &[&str]) -> Vec<String> {
+    let mut read: Vec<String> = arguments.iter().map(|one| (*one).to_owned()).collect();
+    if let (Some(first), true) = (
+        read.first_mut(),
+        program.is_some_and(|name| WITHOUT_A_DASH.contains(&name)),
+    ) && !first.starts_with('-')
+    {
+        first.insert(0, '-');
+    }
+    let behind_w = arguments.windows(2).filter(|pair| pair[0] == "-W");
+    read.extend(behind_w.map(|pair| format!("--{}", pair[1])));
+    read
+}
+
+/// The last part of an exec's path.
+fn basename(exec: Value<'_>) -> Option<&str> {
+    field(StructRef::from_value(exec)?, "basename")?.unpack_str()
 }
 
 /// The arguments of an exec, and whether they are all that there is to know of them.
@@ -121,7 +146,7 @@ pub(super) fn options(builder: &mut GlobalsBuilder) {
             ));
         }
         let (arguments, _) = arguments("has_option", exec)?;
-        Ok(arguments
+        Ok(as_options(basename(exec), &arguments)
             .iter()
             .any(|argument| options.iter().any(|option| may_have(argument, option))))
     }
@@ -130,6 +155,7 @@ pub(super) fn options(builder: &mut GlobalsBuilder) {
     fn only_options<'v>(exec: Value<'v>, allowed: UnpackList<Value<'v>>) -> anyhow::Result<bool> {
         let allowed = texts("an allowed option", allowed.items)?;
         let (arguments, is_whole) = arguments("only_options", exec)?;
+        let arguments = as_options(basename(exec), &arguments);
         Ok(is_whole && are_only(&arguments, &allowed))
     }
 
@@ -173,6 +199,7 @@ mod tests {
             ("-exec", "-exec"),
             ("-oProxyCommand=x", "-o"),
             ("-é", "-é"),
+            ("-Wcheckpoint-act=exec=x", "--checkpoint-action"),
         ];
         for (argument, option) in found {
             assert!(may_have(argument, option), "{argument} {option}");
@@ -186,10 +213,27 @@ mod tests {
             ("--list", "--checkpoint-action"),
             ("file", "--file"),
             ("", "-c"),
+            ("-W", "--checkpoint-action"),
+            ("-Wall", "--checkpoint-action"),
         ];
         for (argument, option) in other {
             assert!(!may_have(argument, option), "{argument} {option}");
         }
+    }
+
+    #[test]
+    fn options_without_a_dash_are_options_where_the_program_takes_them() {
+        let read = |program, arguments: &[&str]| as_options(Some(program), arguments);
+        assert_eq!(read("tar", &["cIf", "x"]), ["-cIf", "x"]);
+        assert_eq!(read("tar", &["-c", "If"]), ["-c", "If"]);
+        assert_eq!(read("git", &["commit"]), ["commit"]);
+        assert_eq!(as_options(None, &["cIf"]), ["cIf"]);
+        assert_eq!(
+            read("gawk", &["-W", "load=x", "y"]),
+            ["-W", "load=x", "y", "--load=x"]
+        );
+        assert!(!are_only(&read("tar", &["xIf", "sh", "x"]), &["-x", "-f"]));
+        assert!(are_only(&read("tar", &["xf", "x"]), &["-x", "-f"]));
     }
 
     #[test]

@@ -29,6 +29,7 @@ fn ask_in(environment: &[&[u8]], rules: &Rules, file: &[u8], argv: &[&[u8]]) -> 
             gid: 1000,
             name: "ada".to_owned(),
         },
+        workdir: b"/work".to_vec(),
         ..SessionFacts::default()
     };
     rules.evaluate(&ExecFacts {

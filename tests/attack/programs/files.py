@@ -54,6 +54,15 @@ def unnamed():
     return True
 
 
+def core_dump():
+    """By a name alone, in the working directory, and only where nothing has that name yet."""
+    flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY
+    name = f"core.{os.getpid()}"
+    os.close(os.open(name, flags, 0o600))
+    os.unlink(name)
+    return True
+
+
 def unnamed_outside():
     os.open(OUTSIDE, os.O_TMPFILE | os.O_RDWR, 0o644)
     return True
@@ -94,6 +103,7 @@ def capability():
 
 
 main({
+    "core_dump": core_dump,
     "place": place,
     "place_of_directory": place_of_directory,
     "handle": handle,

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::model::EscalationPermissions;
 
 #[test]
 #[allow(clippy::too_many_lines, reason = "one table")]
@@ -173,6 +174,13 @@ fn files_are_bounded_and_must_be_text() {
         Rules::load(std::path::Path::new("/dev/null")),
         Err(RulesError::NotAFile { .. })
     ));
+    let pipe = directory.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo").success());
+    assert!(matches!(
+        Rules::load(&pipe),
+        Err(RulesError::NotAFile { .. })
+    ));
 }
 
 #[test]
@@ -215,9 +223,15 @@ fn the_example_files_say_what_they_promise() {
         .map(str::as_bytes)
         .collect();
     let ruling = ask_in(&[b"HOME"], &demo, b"/usr/bin/install", &argv);
+    // What it writes to is beside the session's directory, whatever the process says of its own.
+    let outbox = EscalationPermissions {
+        network: NetworkAccess::Denied,
+        readable: Vec::new(),
+        writable: vec!["/outbox".into()],
+    };
     assert_eq!(
         ruling.decision,
-        EscalationDecision::Escalate(EscalationExecution::Unsandboxed)
+        EscalationDecision::Escalate(EscalationExecution::Permissions(outbox))
     );
     // Neither a program that sessions can write, nor what they put into its environment.
     assert_eq!(ruling.terms, crate::model::EscalationTerms::default());
@@ -227,6 +241,25 @@ fn the_example_files_say_what_they_promise() {
         &["-xf", "x", "--checkpoint-act=exec=sh"],
     );
     assert_eq!(options.rule, "tar options");
+    for arguments in [
+        &["cIf", "sh", "x.tar", "a"][..],
+        &["-cf", "x.tar", "-I", "sh", "a"],
+        &["-cf", "x.tar", "-Ish", "a"],
+        &["-cf", "x.tar", "--use-comp=sh", "a"],
+        &["-cf", "x.tar", "--use-comp", "sh", "a"],
+        &["-cMf", "x.tar", "-F", "sh", "a"],
+        &["cFMf", "sh", "x.tar", "a"],
+        &["-cf", "host:x.tar", "--rsh-command=sh", "a"],
+        &["-x", "--to-c=sh", "-f", "x.tar"],
+        &["-cf", "x.tar", "--", "--checkpoint-action=exec=sh"],
+    ] {
+        let ruling = ask(&demo, "/usr/bin/tar", arguments);
+        assert_eq!(ruling.rule, "tar options", "{arguments:?}");
+    }
+    for arguments in [&["xf", "x.tar"][..], &["-czf", "x.tar.gz", "a"]] {
+        let ruling = ask(&demo, "/usr/bin/tar", arguments);
+        assert_eq!(ruling.decision, EscalationDecision::Run, "{arguments:?}");
+    }
     let more = [&release[..], &["/etc/cron.d/"]].concat();
     for arguments in [&release[..3], &more, &["make", "install"]] {
         assert_eq!(
