@@ -1,3 +1,5 @@
+mod precedence;
+
 use std::fmt::Write;
 use std::path::Path;
 
