@@ -1,5 +1,10 @@
 //! Which answer wins, however rules are spread over files and whatever the files' order.
 
+use std::fmt::Write;
+
+use proptest::prelude::*;
+
+use super::patterns::ANSWERS;
 use super::*;
 
 /// A rule: its answer's place, how many arguments it names, its file, and whether it is acted on.
