@@ -90,12 +90,11 @@ mod tests {
     }
 
     fn run(name: &str, target: Target, from: &str, bytes: &[u8]) {
-        if catch_unwind(AssertUnwindSafe(|| target(bytes))).is_err() {
-            panic!(
-                "the target {name} fails on {from}: \"{}\"",
-                bytes.escape_ascii()
-            );
-        }
+        assert!(
+            catch_unwind(AssertUnwindSafe(|| target(bytes))).is_ok(),
+            "the target {name} fails on {from}: \"{}\"",
+            bytes.escape_ascii()
+        );
     }
 
     /// Numbers that are the same in each run: a SplitMix64 generator.

@@ -48,12 +48,12 @@ fn can_be_done(verdict: &Verdict) {
     }
     for (name, value) in &verdict.terms.environment.set {
         let is_name = !name.is_empty() && !name.as_encoded_bytes().contains(&b'=');
-        assert!(is_name && !has_nul(name) && !has_nul(value), "{name:?}");
+        assert!(is_name && !has_nul(name) && !has_nul(value), "no variable");
     }
     match &verdict.decision {
         EscalationDecision::Escalate(EscalationExecution::Permissions(profile)) => {
             for path in profile.readable.iter().chain(&profile.writable) {
-                assert!(path.is_absolute() && !has_nul(path.as_os_str()), "{path:?}");
+                assert!(path.is_absolute() && !has_nul(path.as_os_str()), "no path");
             }
         }
         EscalationDecision::Deny {
