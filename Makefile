@@ -4,9 +4,10 @@ DIST := target/dist
 PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO := cargo
+FUZZ_SECONDS ?= 60
 PYTHON_ENVIRONMENT := target/python
 
-.PHONY: help build install demo test test-all chaos lint deny bench dependencies test-dependencies \
+.PHONY: help build install demo test test-all chaos fuzz lint deny bench dependencies test-dependencies \
 	programs wrapper shells python clean
 
 help:
@@ -16,6 +17,7 @@ help:
 	@echo 'make test       build, and run all checks and tests'
 	@echo 'make test-all   the long ones too: the shells'"'"' own test suites, and real work, under the gate'
 	@echo 'make chaos      kills, full disks and bad networks during 10,000 execs, and what became of each (minutes)'
+	@echo 'make fuzz       what reads the bytes of others, under a fuzzer, FUZZ_SECONDS (now $(FUZZ_SECONDS)) for each target'
 	@echo 'make bench      what gating adds to an exec, many sessions on one service, and sandboxes (minutes)'
 	@echo 'make clean      remove target/'
 
@@ -94,6 +96,11 @@ test-all: test
 chaos: export CHAOS_EXECS ?= 10000
 chaos: test-dependencies build
 	$(CARGO) test --locked --test chaos -- --nocapture
+
+# FUZZ_TARGETS='frames rules' runs those alone.
+fuzz:
+	@scripts/install-dependencies build fuzz
+	CARGO=$(CARGO) scripts/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
 bench: build
 	$(CARGO) bench --locked --bench exec_cost --bench sessions --bench sandbox_cost --bench event_store

@@ -15,6 +15,9 @@ pub mod stand_in;
 
 #[cfg(feature = "full")]
 pub mod cli;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(feature = "full")]
 pub mod journal;
 #[cfg(feature = "full")]

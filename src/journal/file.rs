@@ -41,7 +41,7 @@ const PAGE_SIZE: i64 = 1024;
 /// are lost. `settled`: all up to this are stored by the service, or lost and told so. `told`: the last
 /// that the gate numbered, kept or not. `is_left`: no gate tells this session's events any more, and its
 /// end is among them.
-const SCHEMA: &str = "
+pub(super) const SCHEMA: &str = "
 CREATE TABLE sessions (
     number      INTEGER PRIMARY KEY,
     id          BLOB NOT NULL UNIQUE,

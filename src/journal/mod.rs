@@ -21,6 +21,8 @@
 mod directory;
 mod error;
 mod file;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod inspect;
 mod left;
 mod queue;

@@ -13,7 +13,7 @@ use crate::sys::file_system::{self, Kind};
 use crate::sys::host;
 
 /// What a half begins with: its name, and the version of all that follows.
-const MARK: [u8; 8] = *b"EXGTAIL\x01";
+pub(super) const MARK: [u8; 8] = *b"EXGTAIL\x01";
 /// How much of it is the name.
 const NAME: usize = 7;
 
@@ -395,7 +395,13 @@ fn remove_file(path: &Path) {
     }
 }
 
-fn encode(buffer: &mut Vec<u8>, what: What, session: SessionId, sequence: u64, body: &[u8]) {
+pub(super) fn encode(
+    buffer: &mut Vec<u8>,
+    what: What,
+    session: SessionId,
+    sequence: u64,
+    body: &[u8],
+) {
     let begin = buffer.len();
     let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
     buffer.extend_from_slice(&length.to_le_bytes());
@@ -409,14 +415,14 @@ fn encode(buffer: &mut Vec<u8>, what: What, session: SessionId, sequence: u64, b
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Failure {
+pub(super) enum Failure {
     Version,
     Damaged { at: usize },
 }
 
 /// Reads a half. Behind the last record are zeroes, or nothing, or a part of one that its gate was killed
 /// over: what that said wasn't acted on.
-fn parse(bytes: &Bytes, records: &mut Vec<Record>) -> Result<(), Failure> {
+pub(super) fn parse(bytes: &Bytes, records: &mut Vec<Record>) -> Result<(), Failure> {
     if bytes.iter().all(|byte| *byte == 0) {
         return Ok(());
     }

@@ -40,6 +40,8 @@ mod dialer;
 mod disclosure;
 mod driver;
 mod endpoint;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod load;
 mod log;
 mod options;

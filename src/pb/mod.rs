@@ -9,6 +9,8 @@
 mod answer;
 mod event;
 mod executable;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod status;
 mod text;
 mod trace;

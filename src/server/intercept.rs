@@ -274,6 +274,9 @@ fn decided(verdict: Verdict) -> (State, Vec<Action>) {
 }
 
 #[cfg(test)]
+mod properties;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -20,6 +20,8 @@ mod environment;
 mod escalate;
 mod examination;
 mod executor;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod intercept;
 mod policy;
 mod request;

@@ -366,14 +366,14 @@ async fn serve(shared: Arc<Shared>, server: AsyncFd<OwnedFd>) {
     }
 }
 
-fn receive_handshake(server: &OwnedFd) -> std::io::Result<(Received, u8)> {
+pub(super) fn receive_handshake(server: &OwnedFd) -> std::io::Result<(Received, u8)> {
     let mut buffer = [0; wire::DATAGRAM_BUFFER];
     let received = socket::receive(server.as_fd(), &mut buffer, Wait::Never)?;
     Ok((received, buffer[0]))
 }
 
 /// The stream that a handshake carries, if it is a proper one.
-fn accept((received, first): (Received, u8)) -> Result<OwnedFd, String> {
+pub(super) fn accept((received, first): (Received, u8)) -> Result<OwnedFd, String> {
     let Received { bytes, descriptors } = received;
     let count = descriptors.len();
     let [stream] = <[OwnedFd; 1]>::try_from(descriptors)

@@ -19,7 +19,7 @@ use crate::wrapper::{Failure, NO_VERDICT, read_frame, say};
 /// What the gate sends while its command runs.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum FromGate {
+pub(super) enum FromGate {
     Ended(SuperExecResult),
     Stopped(Notice),
 }

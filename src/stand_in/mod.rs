@@ -10,6 +10,8 @@
 
 mod asker;
 mod escalated;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 
 use std::ffi::{CStr, c_int};
 use std::io;

@@ -20,6 +20,9 @@
 mod frame;
 mod question;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
+
 #[cfg(feature = "std")]
 mod following;
 #[cfg(feature = "std")]
@@ -36,6 +39,9 @@ pub use following::{CommandContext, Forward, Notice, SuperExecMessage, SuperExec
 pub use refusal::{Contents, Refusal};
 #[cfg(feature = "std")]
 pub use request::EscalateRequest;
+
+#[cfg(test)]
+mod properties;
 
 /// The handshake's datagram.
 pub const HANDSHAKE: [u8; 1] = [0];

@@ -159,7 +159,7 @@ pub(crate) fn read_frame(stream: impl AsFd, reader: &mut FrameReader) -> Result<
 }
 
 /// Text as one line that does nothing to a terminal, and not a long one.
-fn one_line(text: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     let plain = |character: char| match character {
         character if character.is_control() => '\u{fffd}',
         // What ends a line, or turns the direction of the text around.

@@ -24,6 +24,8 @@
 mod ask;
 mod errand;
 mod failure;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 
 use core::ffi::c_int;
 

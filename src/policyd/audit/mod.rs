@@ -4,6 +4,8 @@
 //!
 //! Not here: how the record is kept and searched (`store`), and how the service is called (`cli`).
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod json;
 mod request;
 mod service;

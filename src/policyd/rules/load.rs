@@ -77,7 +77,7 @@ impl Rules {
         Self::parse_all(vec![(file.to_owned(), content)])
     }
 
-    fn parse_all(contents: Vec<(String, String)>) -> Result<Self, RulesError> {
+    pub(super) fn parse_all(contents: Vec<(String, String)>) -> Result<Self, RulesError> {
         let revision = match &contents[..] {
             [(_, content)] => revision([content]),
             // Where one ends and the next begins makes a difference.

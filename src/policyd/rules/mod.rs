@@ -17,6 +17,8 @@ mod answer;
 mod decide;
 mod error;
 mod facts;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod language;
 mod load;
 mod options;

@@ -2,6 +2,7 @@ mod answers;
 mod deciding;
 mod files;
 mod patterns;
+mod precedence;
 
 use super::*;
 use crate::model::{EscalationExecution, ExecId, NetworkAccess, ProcessIdentity};

@@ -19,6 +19,8 @@ mod chain;
 mod error;
 mod execs;
 mod filter;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(in crate::policyd) mod fuzzing;
 mod query;
 mod recall;
 mod retention;

@@ -131,7 +131,7 @@ fn a_file_of_many_rules_is_answered_by_index() {
 }
 
 /// Answers as files write them, each with its place in the documented order, strictest first.
-const ANSWERS: [&str; 9] = [
+pub(super) const ANSWERS: [&str; 9] = [
     "\"deny\"",
     "\"forbidden\"",
     "\"prompt\"",
