@@ -10,6 +10,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, params};
 use super::chain::{Entry, Link};
 use super::error::StoreError;
 use super::execs::{Execs, Place};
+use super::lock::WriteLock;
 use super::upgrade;
 use crate::pb::audit::v1::StoredAnswer;
 use crate::pb::v1;
@@ -173,8 +174,9 @@ pub(super) fn file_in(directory: &Path) -> PathBuf {
     directory.join(FILE_NAME)
 }
 
-/// Opens the store for its one writer; makes directory and file where there are none.
-pub(super) fn open_for_writing(directory: &Path) -> Result<Connection, StoreError> {
+/// Opens the store for its one writer; makes directory and file where there are none. The lock is to be held for
+/// as long as the connection is.
+pub(super) fn open_for_writing(directory: &Path) -> Result<(Connection, WriteLock), StoreError> {
     let path = file_in(directory);
     std::fs::DirBuilder::new()
         .recursive(true)
@@ -184,6 +186,7 @@ pub(super) fn open_for_writing(directory: &Path) -> Result<Connection, StoreErro
             path: directory.to_owned(),
             source,
         })?;
+    let lock = WriteLock::take(directory)?;
     // SQLite gives its other files the mode of this one, so it is made before SQLite sees it.
     std::fs::OpenOptions::new()
         .write(true)
@@ -208,16 +211,16 @@ pub(super) fn open_for_writing(directory: &Path) -> Result<Connection, StoreErro
     connection.busy_timeout(BUSY_TIME).map_err(open_error)?;
     let began = Instant::now();
     while let Err(error) = prepare(&mut connection, &path) {
-        // Another service begins the same store: SQLite doesn't wait for a change of the journal's mode.
+        // Somebody reads it: SQLite doesn't wait for a change of the journal's mode.
         if !error.is_busy() || began.elapsed() > BUSY_TIME {
             return Err(error);
         }
         std::thread::sleep(BUSY_PAUSE);
     }
-    Ok(connection)
+    Ok((connection, lock))
 }
 
-/// Makes a database ready to be written, by as many services as like to.
+/// Makes a database ready to be written.
 fn prepare(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
     let open_error = |source| StoreError::Open {
         path: path.to_owned(),
@@ -255,7 +258,7 @@ fn prepare(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
         transaction.pragma_update(None, "user_version", SCHEMA_VERSION)
     };
-    // Again, because another service may have begun it meanwhile.
+    // Again, in the transaction that changes it.
     write(check(&transaction, path)?).map_err(open_error)?;
     transaction.commit().map_err(open_error)
 }

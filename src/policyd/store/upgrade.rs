@@ -104,7 +104,7 @@ pub(super) fn upgrade(transaction: &Transaction<'_>, version: i64) -> rusqlite::
             received,
             Repeat::No,
         )?;
-        execs.write(transaction)?;
+        execs.write(transaction, || ())?;
     }
     drop(rows);
     drop(events);
