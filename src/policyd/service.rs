@@ -23,7 +23,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::admission::{Admission, Admitted, Bounds, Full};
-use super::approvals::{Answered, Control, Decided, Desk, Question, WAITING_OF_ONE_SESSION};
+use super::approvals::{
+    Answered, Control, Decided, Desk, Question, Termination, WAITING_OF_ONE_SESSION,
+};
 use super::authenticate::{Caller, not_a_gate, revoked};
 use super::bounds;
 use super::identity::GateIdentity;
@@ -34,7 +36,7 @@ use super::rules::{
     EnvironmentFact, ExecFacts, OpinionReuse, OpinionReuseScope, Rules, Ruling, SessionFacts,
     UserFacts,
 };
-use super::sessions::{CODE_TERMINATED, Sessions};
+use super::sessions::{CODE_TERMINATED, Sessions, words};
 use super::store::{Journal, Store};
 use super::throttle::Throttle;
 use super::tokens::Tokens;
@@ -42,7 +44,7 @@ use crate::model::{
     Enforcement, EnvironmentRules, EscalationDecision, EscalationExecution, EscalationPermissions,
     EscalationTerms, ExecId, NamePattern, NetworkAccess, ProcessIdentity, Unprotected,
 };
-use crate::pb::audit::v1::{AnswerMode, StoredAnswer};
+use crate::pb::audit::v1::{self as record, AnswerMode, StoredAnswer};
 use crate::pb::v1::policy_service_server::PolicyService;
 use crate::pb::v1::session_request::Event;
 use crate::pb::v1::session_response::Answer;
@@ -298,8 +300,8 @@ impl Call {
         let present = match conversation {
             Conversation::Decisions => {
                 let (present, terminated) = self.setting.sessions.connect(&session, &self.control);
-                if let Some(reason) = terminated {
-                    self.terminate(reason).await?;
+                if let Some(termination) = terminated {
+                    self.terminate(termination, journal.as_mut()).await?;
                 }
                 Some(present)
             }
@@ -392,7 +394,10 @@ impl Call {
                             journal.answered(stored(*decided, None));
                         }
                     }
-                    Control::Terminate(reason) => self.terminate(reason).await?,
+                    Control::Terminate(termination) => {
+                        let journal = journal.as_deref_mut();
+                        self.terminate(*termination, journal).await?;
+                    }
                 },
                 () = revoked(self.caller.token.as_ref(), &mut tokens) => return Err(no_longer_valid().into()),
                 _ = look.tick() => {
@@ -467,6 +472,7 @@ impl Call {
                             mode: AnswerMode::Pending.into(),
                             approval_id,
                             decided_by: String::new(),
+                            termination: None,
                         }))
                     }
                 }
@@ -587,10 +593,26 @@ impl Call {
     }
 
     /// Has the gate end the session, and denies what it still asks.
-    async fn terminate(&mut self, reason: String) -> Result<(), Gone> {
+    async fn terminate(
+        &mut self,
+        termination: Termination,
+        journal: Option<&mut Journal>,
+    ) -> Result<(), Gone> {
+        let reason = words(&termination);
         self.terminated = Some(reason.clone());
         self.answer(Answer::TerminateSession(v1::TerminateSession { reason }))
-            .await
+            .await?;
+        if let Some(journal) = journal {
+            journal.answered(StoredAnswer {
+                termination: Some(record::Termination {
+                    terminated_by: termination.operator,
+                    reason: termination.reason,
+                    termination_time: Some(termination.at.into()),
+                }),
+                ..StoredAnswer::default()
+            });
+        }
+        Ok(())
     }
 
     /// Waits until what was taken is stored, and acknowledges it.
@@ -787,6 +809,7 @@ fn stored(decided: Decided, monitored: Option<EscalationDecision>) -> StoredAnsw
         mode: mode.into(),
         approval_id,
         decided_by,
+        termination: None,
     }
 }
 

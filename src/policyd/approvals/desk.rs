@@ -9,7 +9,7 @@ use super::approval::{
     denial, digest_of, time,
 };
 use super::grants::{self, Grants, Remembered};
-use super::ledger::{Change, Kept, Ledger, NotRecorded, Recorded};
+use super::ledger::{Change, Kept, Ledger, NotRecorded, Recorded, Termination};
 use crate::pb::approval::v1 as pb;
 use crate::pb::v1;
 use crate::policyd::operators::Operator;
@@ -43,8 +43,8 @@ static NO_ID: Throttle = Throttle::new(Duration::from_secs(5));
 pub(in crate::policyd) enum Control {
     /// What was asked of a person is decided.
     Verdict(Box<Decided>),
-    /// The session is to end; why.
-    Terminate(String),
+    /// The session is to end; who says so, and why.
+    Terminate(Box<Termination>),
 }
 
 /// What comes of a question.

@@ -74,7 +74,10 @@ mod tests {
 
     #[test]
     fn a_rest_has_an_end() {
-        assert_eq!(rest_after(Duration::from_millis(2)), Duration::from_millis(6));
+        assert_eq!(
+            rest_after(Duration::from_millis(2)),
+            Duration::from_millis(6)
+        );
         assert_eq!(rest_after(Duration::MAX), LONGEST_REST);
     }
 }

@@ -12,14 +12,14 @@ use super::error::StoreError;
 use super::execs::{Execs, Place};
 use super::lock::WriteLock;
 use super::upgrade;
-use crate::pb::audit::v1::StoredAnswer;
+use crate::pb::audit::v1::{StoredAnswer, Termination};
 use crate::pb::v1;
 use crate::pb::v1::session_request::Event;
 use crate::policyd::identity::GateIdentity;
 use crate::policyd::text;
 
 /// The version of the tables below.
-const SCHEMA_VERSION: i64 = 4;
+const SCHEMA_VERSION: i64 = 5;
 /// Marks a database as one of ours: "EXGP".
 const APPLICATION_ID: i64 = 0x4558_4750;
 /// The database, inside the data directory.
@@ -60,7 +60,10 @@ CREATE TABLE sessions (
     end_detail      TEXT,
     exit_code       INTEGER,
     signal          INTEGER,
-    gate            TEXT
+    gate            TEXT,
+    terminated_by   TEXT,
+    termination_reason TEXT,
+    terminated_ns   INTEGER
 );
 CREATE TABLE lost_ranges (
     session_id      TEXT NOT NULL,
@@ -352,6 +355,8 @@ fn check(connection: &Transaction<'_>, path: &Path) -> Result<i64, StoreError> {
 
 /// What an answer is called that stands by itself: it was given later than its question, or once more.
 const ANSWERED: &str = "exec-answered";
+/// What it is called that a session's gate was told to end it.
+const TERMINATED: &str = "session-terminated";
 
 /// An event on its way into the tables.
 pub(super) struct Row<'a> {
@@ -440,11 +445,15 @@ pub(super) fn write<'a>(
     }
     let received = system_nanoseconds(row.received);
     let time = time_nanoseconds(request.event_time);
-    let (kind, exec_id) = match (
-        &request.event,
-        row.answer.and_then(|answer| answer.verdict.as_ref()),
-    ) {
-        (None, Some(verdict)) => (ANSWERED, Some(verdict.exec_id)),
+    let (kind, exec_id) = match (&request.event, row.answer) {
+        (
+            None,
+            Some(StoredAnswer {
+                verdict: Some(verdict),
+                ..
+            }),
+        ) => (ANSWERED, Some(verdict.exec_id)),
+        (None, Some(answer)) if answer.termination.is_some() => (TERMINATED, None),
         (event, _) => kind(event.as_ref()),
     };
     let (payload, answer) = (
@@ -546,6 +555,9 @@ pub(super) fn tables<'a>(
     }
     if let Some(answer) = row.answer {
         execs.answered(transaction, place, answer)?;
+        if let Some(termination) = &answer.termination {
+            session_terminated(transaction, row.session, termination)?;
+        }
     }
     Ok(())
 }
@@ -637,6 +649,26 @@ fn session_ended(
             ended.detail,
             exit_code,
             signal,
+        ])?;
+    Ok(())
+}
+
+/// A gate is told again when it connects again: the first time stays.
+fn session_terminated(
+    transaction: &Transaction<'_>,
+    session: &str,
+    termination: &Termination,
+) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached(
+            "UPDATE sessions SET terminated_by = ?2, termination_reason = ?3, terminated_ns = ?4
+             WHERE session_id = ?1 AND terminated_by IS NULL",
+        )?
+        .execute(params![
+            session,
+            termination.terminated_by,
+            termination.reason,
+            time_nanoseconds(termination.termination_time),
         ])?;
     Ok(())
 }
