@@ -21,6 +21,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use execgate::pb::audit::v1::audit_service_client::AuditServiceClient;
@@ -38,11 +39,12 @@ use tonic::transport::{Channel, Endpoint};
 /// Each exec is three events.
 const EVENTS_PER_SECOND: u64 = 5_001;
 const SESSIONS: usize = 8;
-/// Of one look at a service; and of the one at a service that has nothing else to do.
-const SECONDS: u64 = 7;
-const QUIET_SECONDS: u64 = 3;
+/// Of one look at a service; and of the one at a service that has nothing else to do. Short, and many, because what
+/// else the machine does changes.
+const SECONDS: u64 = 2;
+const QUIET_SECONDS: u64 = 1;
 const QUIET_EVENTS_PER_SECOND: u64 = 300;
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 9;
 
 fn main() {
     let arguments: Vec<_> = std::env::args_os()
@@ -201,12 +203,14 @@ impl Gate {
 }
 
 /// What a service was like under a load.
+#[derive(Default)]
 struct Look {
     /// Latencies of verdicts, sorted.
     times: Vec<Duration>,
-    /// Until all was acknowledged.
+    /// Until all was acknowledged, at most.
     rest: Duration,
     events: u64,
+    seconds: u64,
     /// Processor time of the service, of its thread that writes the store, and of the generator.
     service: Duration,
     writer: Duration,
@@ -222,12 +226,23 @@ impl Look {
         [0.5, 0.9, 0.99].map(|share| self.at(share))
     }
 
-    fn tell(&self, name: &str, seconds: u64) {
+    fn add(&mut self, other: Self) {
+        self.times.extend(other.times);
+        self.times.sort_unstable();
+        self.rest = self.rest.max(other.rest);
+        self.events += other.events;
+        self.seconds += other.seconds;
+        self.service += other.service;
+        self.writer += other.writer;
+        self.generator += other.generator;
+    }
+
+    fn tell(&self, name: &str) {
         let each = |time: Duration| time.as_secs_f64() * 1e6 / self.events as f64;
         println!(
             "  {name}: {} events/s; median, 90 %, 99 %: {:?}; acknowledged after {:?}; processor time of an event: \
              service {:.1} us, of these its writer {:.1} us; generator {:.1} us",
-            self.events / seconds,
+            self.events / self.seconds,
             self.shares(),
             self.rest,
             each(self.service),
@@ -262,6 +277,8 @@ fn processor_time(process: u32, thread: Option<&str>) -> Duration {
 
 /// Has so many events a second come in, for so long.
 async fn loaded(policyd: &Policyd, is_stored: bool, events_per_second: u64, seconds: u64) -> Look {
+    // A session is told once.
+    static STARTED: AtomicU64 = AtomicU64::new(1);
     let used = || {
         [
             processor_time(policyd.child.id(), None),
@@ -272,7 +289,8 @@ async fn loaded(policyd: &Policyd, is_stored: bool, events_per_second: u64, seco
     let before = used();
     let mut gates = Vec::new();
     for number in 0..SESSIONS {
-        let mut gate = Gate::start(policyd.channel().await, number as u128 + 1).await;
+        let session = STARTED.fetch_add(1, Ordering::Relaxed);
+        let mut gate = Gate::start(policyd.channel().await, session.into()).await;
         gates.push(tokio::spawn(async move {
             let mut times = Vec::new();
             let pause = Duration::from_secs_f64(3.0 * SESSIONS as f64 / events_per_second as f64);
@@ -312,6 +330,7 @@ async fn loaded(policyd: &Policyd, is_stored: bool, events_per_second: u64, seco
         times,
         rest,
         events,
+        seconds,
         service,
         writer,
         generator,
@@ -320,36 +339,37 @@ async fn loaded(policyd: &Policyd, is_stored: bool, events_per_second: u64, seco
 
 async fn verdicts() {
     println!("verdicts, while {EVENTS_PER_SECOND} events/s come by {SESSIONS} sessions:");
-    let (mut load, mut store) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        let directory = tempfile::tempdir().unwrap();
-        let data = directory.path().join("data");
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let (mut quiet, mut dropped, mut stored) = <(Look, Look, Look)>::default();
+    for round in 0..ROUNDS {
         let policyd = Policyd::start(directory.path(), &[]);
-        let quiet = loaded(&policyd, false, QUIET_EVENTS_PER_SECOND, QUIET_SECONDS).await;
-        quiet.tell("quiet", QUIET_SECONDS);
+        quiet.add(loaded(&policyd, false, QUIET_EVENTS_PER_SECOND, QUIET_SECONDS).await);
         drop(policyd);
-        let policyd = Policyd::start(directory.path(), &[]);
-        let dropped = loaded(&policyd, false, EVENTS_PER_SECOND, SECONDS).await;
-        dropped.tell("dropped", SECONDS);
-        drop(policyd);
-        let policyd = Policyd::start(directory.path(), &["--data", data.to_str().unwrap()]);
-        let stored = loaded(&policyd, true, EVENTS_PER_SECOND, SECONDS).await;
-        stored.tell("stored", SECONDS);
-        let ratio = |one: &Look, other: &Look| {
-            let (one, other) = (one.shares(), other.shares());
-            [0, 1, 2].map(|n| one[n].as_secs_f64() / other[n].as_secs_f64())
-        };
-        load.push(ratio(&dropped, &quiet));
-        store.push(ratio(&stored, &dropped));
+        // Each of both is the first as often as the other.
+        for is_stored in [round % 2 == 0, round % 2 == 1] {
+            let arguments = ["--data", data.to_str().unwrap()];
+            let arguments = if is_stored { &arguments[..] } else { &[] };
+            let policyd = Policyd::start(directory.path(), arguments);
+            let look = loaded(&policyd, is_stored, EVENTS_PER_SECOND, SECONDS).await;
+            if is_stored {
+                stored.add(look);
+            } else {
+                dropped.add(look);
+            }
+        }
     }
-    for (what, ratios) in [("dropped to quiet", load), ("stored to dropped", store)] {
+    quiet.tell("quiet");
+    dropped.tell("dropped");
+    stored.tell("stored");
+    for (what, one, other) in [
+        ("dropped to quiet", &dropped, &quiet),
+        ("stored to dropped", &stored, &dropped),
+    ] {
+        let (one, other) = (one.shares(), other.shares());
         for (n, name) in ["median", "90 %", "99 %"].iter().enumerate() {
-            let mut own: Vec<_> = ratios.iter().map(|ratio| ratio[n]).collect();
-            own.sort_by(f64::total_cmp);
-            println!(
-                "ratio, {what}, {name}: {:.2} of {own:.2?}",
-                own[own.len() / 2]
-            );
+            let ratio = one[n].as_secs_f64() / other[n].as_secs_f64();
+            println!("ratio, {what}, {name}: {ratio:.2}");
         }
     }
 }

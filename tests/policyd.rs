@@ -385,10 +385,10 @@ fn audit(data: &Path) -> Vec<serde_json::Value> {
         #[command(flatten)]
         audit: audit::AuditArgs,
     }
-    let data = data.to_str().expect("text");
-    let cli = Cli::parse_from(["audit", "--data", data, "--output", "json"]);
+    let cli = Cli::parse_from(["audit", "--output", "json"]);
+    let mut record = audit::LocalRecord::open(data).expect("a store");
     let mut out = Vec::new();
-    audit::run(&cli.audit, &mut out).expect("a list");
+    audit::list(&cli.audit, &mut record, &mut out).expect("a list");
     String::from_utf8(out)
         .expect("text")
         .lines()

@@ -30,8 +30,8 @@ async fn what_was_acknowledged_outlives_kills_at_any_moment_and_the_chain_is_who
                 })
             })
             .collect();
-        // Commits gather for 50 ms: at other moments of that each time.
-        tokio::time::sleep(Duration::from_millis(170 + 17 * u64::from(round))).await;
+        // Commits gather for 200 ms and may rest for half of that: at other moments of that each time.
+        tokio::time::sleep(Duration::from_millis(170 + 43 * u64::from(round))).await;
         place.kill_and_restart();
         for (session, working) in sessions.into_iter().zip(working) {
             acknowledged.push((session, working.await.expect("no panic")));

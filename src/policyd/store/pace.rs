@@ -8,6 +8,8 @@ const STEP: Duration = Duration::from_millis(1);
 /// had worked.
 const REST: u32 = 3;
 const LONGEST_REST: Duration = Duration::from_millis(8);
+/// Most rest of one commit: gates keep what isn't acknowledged.
+const REST_IN_ALL: Duration = Duration::from_millis(100);
 
 /// How long to rest after so much work.
 pub(super) fn rest_after(work: Duration) -> Duration {
@@ -18,6 +20,7 @@ pub(super) fn rest_after(work: Duration) -> Duration {
 pub(super) struct Pace<'a> {
     may_rest: &'a dyn Fn() -> bool,
     began: Instant,
+    left: Duration,
 }
 
 impl<'a> Pace<'a> {
@@ -26,6 +29,7 @@ impl<'a> Pace<'a> {
         Self {
             may_rest,
             began: Instant::now(),
+            left: REST_IN_ALL,
         }
     }
 
@@ -35,8 +39,10 @@ impl<'a> Pace<'a> {
         if work < STEP {
             return;
         }
-        if (self.may_rest)() {
-            std::thread::sleep(rest_after(work));
+        let rest = rest_after(work).min(self.left);
+        if !rest.is_zero() && (self.may_rest)() {
+            std::thread::sleep(rest);
+            self.left -= rest;
         }
         self.began = Instant::now();
     }
@@ -70,6 +76,21 @@ mod tests {
             assert!(slept >= REST * rests * STEP, "{slept:?}");
         }
         assert_eq!(asked, 6);
+    }
+
+    #[test]
+    fn the_rests_of_a_commit_have_an_end() {
+        let mut pace = Pace::new(&|| true);
+        let mut rests = 0;
+        while !pace.left.is_zero() {
+            std::thread::sleep(STEP);
+            pace.step();
+            rests += 1;
+            assert!(rests < 1_000, "it goes on for ever");
+        }
+        std::thread::sleep(STEP);
+        pace.may_rest = &|| panic!("there is no rest left");
+        pace.step();
     }
 
     #[test]
