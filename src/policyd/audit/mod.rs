@@ -43,7 +43,7 @@ pub use verify::verify;
         \x20 execgate audit --data /var/lib/execgate --code timed-out --output json | jq .program\n\
         \x20 execgate audit --data /var/lib/execgate --export > events.jsonl\n\
         \x20 execgate audit head --data /var/lib/execgate\n\
-        \x20 execgate audit head --service https://policy.example:7143 --service-token-file auditor.token\n\
+        \x20 execgate audit head --service https://policy.example:7443 --service-token-file auditor.token\n\
         \x20 execgate audit verify --data /var/lib/execgate --anchor 1234:5f7a...\n\n\
         EXIT CODES\n\
         \x20 0  listed, also when nothing matched; verified\n\
