@@ -77,12 +77,12 @@ pub(super) fn audit(arguments: &AuditArguments) -> Result<c_int, Failure> {
     };
     // What was found is said even where something is wrong with it.
     let written = out.flush().map_err(AuditError::from);
-    done.and(written).map_err(failed)?;
+    done.and(written).map_err(|error| failed(&error))?;
     Ok(SUCCESS)
 }
 
-fn failed(error: AuditError) -> Failure {
-    Failure::new(&error).exiting(error.exit_code().into())
+fn failed(error: &AuditError) -> Failure {
+    Failure::new(error).exiting(error.exit_code().into())
 }
 
 /// The record that the command line names: of a directory, or a policy service's.
@@ -90,8 +90,8 @@ fn record(data: Option<&Path>, service: &ServiceOptions) -> Result<Box<dyn Recor
     let caller = service.caller_unless("--data", data, "EXECGATE_POLICYD_DATA")?;
     Ok(match (caller, data) {
         (Some(caller), _) => Box::new(RemoteRecord::new(caller)?),
-        (None, Some(data)) => Box::new(LocalRecord::open(data).map_err(failed)?),
-        (None, None) => return Err(failed(AuditError::NoSource)),
+        (None, Some(data)) => Box::new(LocalRecord::open(data).map_err(|error| failed(&error))?),
+        (None, None) => return Err(failed(&AuditError::NoSource)),
     })
 }
 

@@ -1,10 +1,13 @@
 //! Who writes a store: one process, until it ends in whatever way.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use super::error::StoreError;
 
@@ -38,18 +41,18 @@ impl WriteLock {
             .map_err(failed)?;
         let began = Instant::now();
         loop {
-            match file.try_lock() {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
-                Err(TryLockError::WouldBlock) if began.elapsed() < PATIENCE => {
+                Err(Errno::WOULDBLOCK) if began.elapsed() < PATIENCE => {
                     std::thread::sleep(PAUSE);
                 }
-                Err(TryLockError::WouldBlock) => {
+                Err(Errno::WOULDBLOCK) => {
                     return Err(StoreError::InUse {
                         directory: directory.to_owned(),
                         process: holder(&mut file),
                     });
                 }
-                Err(TryLockError::Error(source)) => return Err(failed(source)),
+                Err(error) => return Err(failed(error.into())),
             }
         }
         // For whoever finds it locked.

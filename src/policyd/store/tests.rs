@@ -290,8 +290,11 @@ fn one_of_several_services_that_begin_a_store_at_once_has_it() {
             Store::open(directory.path())
         };
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
-        let joined = threads.into_iter().map(|thread| thread.join());
-        joined.map(|opened| opened.expect("no panic")).collect()
+        let mut opened = Vec::new();
+        for thread in threads {
+            opened.push(thread.join().expect("no panic"));
+        }
+        opened
     });
     let refused: Vec<_> = opened
         .iter()
