@@ -1,7 +1,10 @@
 //! What the record costs, and how soon it answers.
 //!
 //! - `verdicts`: how long a verdict takes while 5,000 events a second come in, with a store and without one, in turn:
-//!   the ratio of both is what storing adds. Ends when all is acknowledged.
+//!   the ratio of both is what storing adds. Without one the service decodes, judges and drops the same events of the same
+//!   generator, which takes processor time from it in both. How long a verdict takes while next to nothing comes in says
+//!   what the load does by itself. Ends when all is acknowledged. Processor time is told as well, because other
+//!   work on the machine doesn't change it much.
 //! - `queries`: how long a page of 100 takes in a store of 10 million events, by different filters.
 //!
 //! `cargo bench --bench event_store -- [verdicts|queries] [EVENTS]`
@@ -18,6 +21,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use execgate::pb::audit::v1::audit_service_client::AuditServiceClient;
@@ -35,8 +39,12 @@ use tonic::transport::{Channel, Endpoint};
 /// Each exec is three events.
 const EVENTS_PER_SECOND: u64 = 5_001;
 const SESSIONS: usize = 8;
-const SECONDS: u64 = 15;
-const ROUNDS: usize = 3;
+/// Of one look at a service; and of the one at a service that has nothing else to do. Short, and many, because what
+/// else the machine does changes.
+const SECONDS: u64 = 2;
+const QUIET_SECONDS: u64 = 1;
+const QUIET_EVENTS_PER_SECOND: u64 = 300;
+const ROUNDS: usize = 9;
 
 fn main() {
     let arguments: Vec<_> = std::env::args_os()
@@ -194,19 +202,105 @@ impl Gate {
     }
 }
 
-/// Latencies of a verdict under load, sorted; and how long it took until all was acknowledged.
-async fn loaded(policyd: &Policyd, is_stored: bool) -> (Vec<Duration>, Duration) {
+/// What a service was like under a load.
+#[derive(Default)]
+struct Look {
+    /// Latencies of verdicts, sorted.
+    times: Vec<Duration>,
+    /// Until all was acknowledged, at most.
+    rest: Duration,
+    events: u64,
+    seconds: u64,
+    /// Processor time of the service, of its thread that writes the store, and of the generator.
+    service: Duration,
+    writer: Duration,
+    generator: Duration,
+}
+
+impl Look {
+    fn at(&self, share: f64) -> Duration {
+        self.times[((self.times.len() - 1) as f64 * share) as usize]
+    }
+
+    fn shares(&self) -> [Duration; 3] {
+        [0.5, 0.9, 0.99].map(|share| self.at(share))
+    }
+
+    fn add(&mut self, other: Self) {
+        self.times.extend(other.times);
+        self.times.sort_unstable();
+        self.rest = self.rest.max(other.rest);
+        self.events += other.events;
+        self.seconds += other.seconds;
+        self.service += other.service;
+        self.writer += other.writer;
+        self.generator += other.generator;
+    }
+
+    fn tell(&self, name: &str) {
+        let each = |time: Duration| time.as_secs_f64() * 1e6 / self.events as f64;
+        println!(
+            "  {name}: {} events/s; median, 90 %, 99 %: {:?}; acknowledged after {:?}; processor time of an event: \
+             service {:.1} us, of these its writer {:.1} us; generator {:.1} us",
+            self.events / self.seconds,
+            self.shares(),
+            self.rest,
+            each(self.service),
+            each(self.writer),
+            each(self.generator),
+        );
+    }
+}
+
+/// Processor time of a process, or of its threads of one name.
+fn processor_time(process: u32, thread: Option<&str>) -> Duration {
+    let of = |path: std::path::PathBuf| {
+        let stat = std::fs::read_to_string(path.join("stat")).unwrap_or_default();
+        // Behind the name, which may hold anything; in hundredths of a second.
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split(' ').collect();
+        let number = |at: usize| fields.get(at).map_or(0, |n| n.parse::<u64>().unwrap_or(0));
+        Duration::from_millis(10 * (number(12) + number(13)))
+    };
+    let process = Path::new("/proc").join(process.to_string());
+    let Some(name) = thread else {
+        return of(process);
+    };
+    std::fs::read_dir(process.join("task"))
+        .unwrap()
+        .map(|task| task.unwrap().path())
+        .filter(|task| {
+            std::fs::read_to_string(task.join("comm")).is_ok_and(|own| own.trim_end() == name)
+        })
+        .map(of)
+        .sum()
+}
+
+/// Has so many events a second come in, for so long.
+async fn loaded(policyd: &Policyd, is_stored: bool, events_per_second: u64, seconds: u64) -> Look {
+    // A session is told once.
+    static STARTED: AtomicU64 = AtomicU64::new(1);
+    let used = || {
+        [
+            processor_time(policyd.child.id(), None),
+            processor_time(policyd.child.id(), Some("store")),
+            processor_time(std::process::id(), None),
+        ]
+    };
+    let before = used();
     let mut gates = Vec::new();
     for number in 0..SESSIONS {
-        let mut gate = Gate::start(policyd.channel().await, number as u128 + 1).await;
+        let session = STARTED.fetch_add(1, Ordering::Relaxed);
+        let mut gate = Gate::start(policyd.channel().await, session.into()).await;
         gates.push(tokio::spawn(async move {
             let mut times = Vec::new();
-            let pause = Duration::from_secs_f64(3.0 * SESSIONS as f64 / EVENTS_PER_SECOND as f64);
-            let mut turns = tokio::time::interval(pause);
+            let pause = Duration::from_secs_f64(3.0 * SESSIONS as f64 / events_per_second as f64);
+            // One after the other, not all at once.
+            let first = tokio::time::Instant::now() + pause * number as u32 / SESSIONS as u32;
+            let mut turns = tokio::time::interval_at(first, pause);
             turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Burst);
             let began = Instant::now();
             let mut exec = 0;
-            while began.elapsed() < Duration::from_secs(SECONDS) {
+            while began.elapsed() < Duration::from_secs(seconds) {
                 turns.tick().await;
                 exec += 1;
                 times.push(gate.exec(exec).await);
@@ -229,37 +323,54 @@ async fn loaded(policyd: &Policyd, is_stored: bool) -> (Vec<Duration>, Duration)
         rest = rest.max(after);
         events += sent;
     }
-    println!("  {} events/s", events / SECONDS);
     times.sort_unstable();
-    (times, rest)
-}
-
-fn at(times: &[Duration], share: f64) -> Duration {
-    times[((times.len() - 1) as f64 * share) as usize]
+    let after = used();
+    let [service, writer, generator] = [0, 1, 2].map(|n| after[n].saturating_sub(before[n]));
+    Look {
+        times,
+        rest,
+        events,
+        seconds,
+        service,
+        writer,
+        generator,
+    }
 }
 
 async fn verdicts() {
     println!("verdicts, while {EVENTS_PER_SECOND} events/s come by {SESSIONS} sessions:");
-    let mut ratios = Vec::new();
-    for _ in 0..ROUNDS {
-        let mut medians = Vec::new();
-        for is_stored in [false, true] {
-            let directory = tempfile::tempdir().unwrap();
-            let data = directory.path().join("data");
-            let stored = ["--data", data.to_str().unwrap()];
-            let policyd = Policyd::start(directory.path(), if is_stored { &stored } else { &[] });
-            let (times, rest) = loaded(&policyd, is_stored).await;
-            let name = if is_stored { "stored" } else { "not stored" };
-            let shares = [0.5, 0.9, 0.99].map(|share| at(&times, share));
-            println!("  {name}: median, 90 %, 99 %: {shares:?}; acknowledged after {rest:?}");
-            medians.push(shares);
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let (mut quiet, mut dropped, mut stored) = <(Look, Look, Look)>::default();
+    for round in 0..ROUNDS {
+        let policyd = Policyd::start(directory.path(), &[]);
+        quiet.add(loaded(&policyd, false, QUIET_EVENTS_PER_SECOND, QUIET_SECONDS).await);
+        drop(policyd);
+        // Each of both is the first as often as the other.
+        for is_stored in [round % 2 == 0, round % 2 == 1] {
+            let arguments = ["--data", data.to_str().unwrap()];
+            let arguments = if is_stored { &arguments[..] } else { &[] };
+            let policyd = Policyd::start(directory.path(), arguments);
+            let look = loaded(&policyd, is_stored, EVENTS_PER_SECOND, SECONDS).await;
+            if is_stored {
+                stored.add(look);
+            } else {
+                dropped.add(look);
+            }
         }
-        ratios.push([0, 1, 2].map(|n| medians[1][n].as_secs_f64() / medians[0][n].as_secs_f64()));
     }
-    for (n, name) in ["median", "90 %", "99 %"].iter().enumerate() {
-        let mut own: Vec<_> = ratios.iter().map(|ratio| ratio[n]).collect();
-        own.sort_by(f64::total_cmp);
-        println!("ratio, {name}: {:.2}", own[own.len() / 2]);
+    quiet.tell("quiet");
+    dropped.tell("dropped");
+    stored.tell("stored");
+    for (what, one, other) in [
+        ("dropped to quiet", &dropped, &quiet),
+        ("stored to dropped", &stored, &dropped),
+    ] {
+        let (one, other) = (one.shares(), other.shares());
+        for (n, name) in ["median", "90 %", "99 %"].iter().enumerate() {
+            let ratio = one[n].as_secs_f64() / other[n].as_secs_f64();
+            println!("ratio, {what}, {name}: {ratio:.2}");
+        }
     }
 }
 

@@ -385,10 +385,10 @@ fn audit(data: &Path) -> Vec<serde_json::Value> {
         #[command(flatten)]
         audit: audit::AuditArgs,
     }
-    let data = data.to_str().expect("text");
-    let cli = Cli::parse_from(["audit", "--data", data, "--output", "json"]);
+    let cli = Cli::parse_from(["audit", "--output", "json"]);
+    let mut record = audit::LocalRecord::open(data).expect("a store");
     let mut out = Vec::new();
-    audit::run(&cli.audit, &mut out).expect("a list");
+    audit::list(&cli.audit, &mut record, &mut out).expect("a list");
     String::from_utf8(out)
         .expect("text")
         .lines()
@@ -947,6 +947,68 @@ fn says_why_it_does_not_start() {
         assert!(error.contains(says), "{arguments:?}: {error}");
         assert!(output.stdout.is_empty());
     }
+}
+
+/// Two writers of one store would each go on where the other has gone on already.
+#[tokio::test]
+async fn a_store_is_written_by_one_service_and_read_beside_it() {
+    let place = Place::new(RULES);
+    let mut first = place.serve();
+    let (rules, data) = (place.text("x.rules"), place.text("data"));
+    let arguments = [
+        "--rules",
+        &*rules,
+        "--listen",
+        "127.0.0.1:0",
+        "--data",
+        &*data,
+    ];
+    let output = command(&arguments).output().expect("it runs");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{error}");
+    assert!(output.stdout.is_empty());
+    for says in [
+        &*data,
+        "in use",
+        &format!("process {}", first.child.id()),
+        "--data",
+    ] {
+        assert!(error.contains(says), "{says}: {error}");
+    }
+    // Who reads isn't in the way, and nothing is in theirs.
+    let mut gate = Gate::start(&first).await;
+    gate.accepted().await;
+    gate.ask(1, "/usr/bin/git", &["status"]).await;
+    gate.acknowledged_through(2).await;
+    for arguments in [
+        &["audit", "--data", &*data][..],
+        &["audit", "--data", &*data, "--export"],
+        &["audit", "verify", "--data", &*data],
+        &["audit", "head", "--data", &*data],
+        &["replay", "--rules", &*rules, "--data", &*data],
+        &["suggest", "--data", &*data],
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_execgate"))
+            .args(arguments)
+            .output()
+            .expect("it runs");
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+    }
+    gate.ask(2, "/usr/bin/git", &["status"]).await;
+    gate.acknowledged_through(3).await;
+    // Nothing that a killed one left stands in the way of the next.
+    first.child.kill().expect("killed");
+    first.child.wait().expect("gone");
+    drop(first);
+    let second = place.serve();
+    let mut gate = Gate::open(&second).await;
+    let resumption = v1::Resumption {
+        attempt: 2,
+        next_sequence: 4,
+        ..v1::Resumption::default()
+    };
+    gate.send(0, started(SESSION, Some(resumption))).await;
+    gate.accepted().await;
 }
 
 #[test]

@@ -2,9 +2,10 @@
 
 use std::ffi::c_int;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use tokio::runtime::Runtime;
 use tonic::{Code, Status};
 
@@ -16,7 +17,8 @@ use crate::pb::audit::v1::{
     Exec, ExecFilter, ExecView, GetHeadRequest, GetSessionRequest, ListRequest, ListResponse,
     Session, WatchRequest, watch_request, watch_response,
 };
-use crate::policyd::audit::{self, AuditError, Record};
+use crate::policyd::audit::{self, AuditError, LocalRecord, Record, VerifyArgs};
+use crate::policyd::store::Link;
 use tonic::transport::Channel;
 
 /// Largest answer, in bytes: an exec can have arguments of 16 MiB.
@@ -26,7 +28,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The command line of `audit`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(super) struct AuditArguments {
+    /// What to do instead of listing.
+    #[command(subcommand)]
+    command: Option<Command>,
+
     #[command(flatten)]
     audit: audit::AuditArgs,
 
@@ -34,23 +41,58 @@ pub(super) struct AuditArguments {
     service: ServiceOptions,
 }
 
+/// What `audit` does besides listing.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Prove that no event on record was altered or removed.
+    Verify(VerifyArgs),
+    /// Print the last event's position and hash, to be noted where nobody who can write the store can change it.
+    Head(HeadArguments),
+}
+
+/// The command line of `audit head`.
+#[derive(Debug, Args)]
+struct HeadArguments {
+    /// Directory of the event store, as execgate-policyd has it.
+    #[arg(long, value_name = "DIR", env = "EXECGATE_POLICYD_DATA")]
+    data: Option<PathBuf>,
+
+    #[command(flatten)]
+    service: ServiceOptions,
+}
+
 pub(super) fn audit(arguments: &AuditArguments) -> Result<c_int, Failure> {
-    let failed = |error: AuditError| Failure::new(&error).exiting(error.exit_code().into());
     let out = &mut io::BufWriter::new(io::stdout());
-    let data = arguments.audit.data.as_deref();
-    let service = &arguments.service;
-    let caller = service.caller_unless("--data", data, "EXECGATE_POLICYD_DATA")?;
-    let done = match (&arguments.audit.command, caller) {
-        (None, Some(caller)) => {
-            let mut record = RemoteRecord::new(caller)?;
-            audit::list(&arguments.audit, &mut record, out)
+    let done = match &arguments.command {
+        None => {
+            let data = arguments.audit.data.as_deref();
+            let mut record = record(data, &arguments.service)?;
+            audit::list(&arguments.audit, &mut *record, out)
         }
-        _ => audit::run(&arguments.audit, out),
+        Some(Command::Head(head)) => {
+            let mut record = record(head.data.as_deref(), &head.service)?;
+            audit::head(&mut *record, out)
+        }
+        Some(Command::Verify(arguments)) => audit::verify(arguments, out),
     };
     // What was found is said even where something is wrong with it.
     let written = out.flush().map_err(AuditError::from);
-    done.and(written).map_err(failed)?;
+    done.and(written).map_err(|error| failed(&error))?;
     Ok(SUCCESS)
+}
+
+fn failed(error: &AuditError) -> Failure {
+    Failure::new(error).exiting(error.exit_code().into())
+}
+
+/// The record that the command line names: of a directory, or a policy service's.
+fn record(data: Option<&Path>, service: &ServiceOptions) -> Result<Box<dyn Record>, Failure> {
+    let caller = service.caller_unless("--data", data, "EXECGATE_POLICYD_DATA")?;
+    Ok(match (caller, data) {
+        (Some(caller), _) => Box::new(RemoteRecord::new(caller)?),
+        (None, Some(data)) => Box::new(LocalRecord::open(data).map_err(|error| failed(&error))?),
+        (None, None) => return Err(failed(&AuditError::NoSource)),
+    })
 }
 
 /// A runtime for one thread of calls.
@@ -114,6 +156,29 @@ impl Record for RemoteRecord {
             Ok(response) => Ok(response.into_inner().session),
             Err(status) if status.code() == Code::NotFound => Ok(None),
             Err(status) => Err(self.failed(status)),
+        }
+    }
+
+    fn head(&mut self) -> Result<Link, AuditError> {
+        let asked = self.runtime.block_on(async {
+            let request = self
+                .caller
+                .request(GetHeadRequest {}, Some(PATIENCE))
+                .await?;
+            client(&self.caller).get_head(request).await
+        });
+        let told = match asked {
+            Ok(response) => response.into_inner().head.unwrap_or_default(),
+            Err(status) => return Err(self.failed(status)),
+        };
+        let position = i64::try_from(told.position).ok();
+        let hash = <[u8; 32]>::try_from(&told.hash[..]).ok();
+        match (position, hash) {
+            (Some(position), Some(hash)) => Ok(Link { position, hash }),
+            _ => Err(AuditError::Service(
+                "the policy service doesn't tell where its record ends: it has no hash of 32 bytes"
+                    .to_owned(),
+            )),
         }
     }
 

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
 
 use super::approvals::{Control, Desk, Ledger, Termination};
-use super::authenticate::operator;
+use super::authenticate::{Reader, not_an_operator, operator};
 use super::operators::Operator;
 use super::owners::Owners;
 use super::rules::SessionFacts;
@@ -88,7 +88,7 @@ impl Sessions {
         &self,
         facts: &SessionFacts,
         call: &mpsc::Sender<Control>,
-    ) -> (Present, Option<String>) {
+    ) -> (Present, Option<Termination>) {
         let mut known = self.lock();
         let connected = Connected {
             facts: Arc::new(facts.clone()),
@@ -96,7 +96,7 @@ impl Sessions {
             call: call.clone(),
         };
         known.connected.insert(facts.id.clone(), connected);
-        let ended = known.ended.get(&facts.id).map(words);
+        let ended = known.ended.get(&facts.id).cloned();
         let present = Present {
             sessions: self.clone(),
             session: facts.id.clone(),
@@ -113,12 +113,14 @@ impl Sessions {
     fn end(&self, termination: Termination) -> pb::TerminateOutcome {
         let mut known = self.lock();
         let session = termination.session.clone();
-        let reason = words(&termination);
-        known.end(termination);
+        known.end(termination.clone());
         let Some(connected) = known.connected.get(&session) else {
             return pb::TerminateOutcome::GateAway;
         };
-        match connected.call.try_send(Control::Terminate(reason)) {
+        match connected
+            .call
+            .try_send(Control::Terminate(Box::new(termination)))
+        {
             Ok(()) => pb::TerminateOutcome::Told,
             // The call is about to end, or doesn't read: it is told when it comes again.
             Err(_) => pb::TerminateOutcome::GateAway,
@@ -142,7 +144,7 @@ impl Known {
 }
 
 /// What a gate is told.
-fn words(termination: &Termination) -> String {
+pub(super) fn words(termination: &Termination) -> String {
     match termination.reason.as_str() {
         "" => format!("ended by {}", termination.operator),
         reason => format!("ended by {}: {reason}", termination.operator),
@@ -212,7 +214,10 @@ impl SessionService for SessionsService {
         &self,
         request: Request<pb::ListSessionsRequest>,
     ) -> Result<Response<pb::ListSessionsResponse>, Status> {
-        operator(&request)?;
+        // Whoever may read what sessions did may see which there are: every operator, and auditors.
+        if request.extensions().get::<Reader>().is_none() {
+            return Err(not_an_operator());
+        }
         let request = request.into_inner();
         let most = match usize::try_from(request.page_size) {
             Ok(0) => PAGE,

@@ -47,6 +47,8 @@ pub mod memory_file;
 #[cfg(feature = "full")]
 pub mod place;
 #[cfg(feature = "full")]
+pub mod priority;
+#[cfg(feature = "full")]
 pub mod program;
 #[cfg(feature = "full")]
 pub mod random;

@@ -1,8 +1,11 @@
 //! Nothing that was acknowledged is lost, whenever the service is killed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::place::Place;
+use tokio::sync::Notify;
+
+use crate::place::{PATIENCE, Place};
 
 #[tokio::test]
 async fn what_was_acknowledged_outlives_kills_at_any_moment_and_the_chain_is_whole() {
@@ -16,9 +19,11 @@ async fn what_was_acknowledged_outlives_kills_at_any_moment_and_the_chain_is_who
         for session in &sessions {
             gates.push(place.gate(session).await);
         }
+        let stored = Arc::new(Notify::new());
         let working: Vec<_> = gates
             .into_iter()
             .map(|mut gate| {
+                let stored = Arc::clone(&stored);
                 tokio::spawn(async move {
                     let mut exec = 0;
                     loop {
@@ -26,12 +31,19 @@ async fn what_was_acknowledged_outlives_kills_at_any_moment_and_the_chain_is_who
                         if gate.ask(exec, "git status").await.is_none() {
                             return gate.acknowledged;
                         }
+                        if gate.acknowledged > 0 {
+                            stored.notify_one();
+                        }
                     }
                 })
             })
             .collect();
-        // Commits gather for 50 ms: at other moments of that each time.
-        tokio::time::sleep(Duration::from_millis(170 + 17 * u64::from(round))).await;
+        // Commits gather for 200 ms: at other moments of that each time, and of what comes before the first one.
+        if round > 1 {
+            let first = tokio::time::timeout(PATIENCE, stored.notified());
+            first.await.expect("something is stored");
+        }
+        tokio::time::sleep(Duration::from_millis(17 * u64::from(round))).await;
         place.kill_and_restart();
         for (session, working) in sessions.into_iter().zip(working) {
             acknowledged.push((session, working.await.expect("no panic")));

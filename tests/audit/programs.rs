@@ -121,6 +121,11 @@ async fn the_end_of_the_chain_is_noted_and_met_again() {
     let data = place.data();
     let (code, head, errors) = place.execgate(&["audit", "head", "--data", &data]);
     assert_eq!(code, 0, "{errors}");
+    let asked = place.execgate(&["audit", "head", "--service", &place.url()]);
+    assert_eq!(asked, (0, head.clone(), String::new()));
+    let (code, _, errors) = place.execgate(&["audit", "head"]);
+    assert_eq!(code, 2, "{errors}");
+    assert!(errors.contains("--service URL"), "{errors}");
     let mut gate = place.gate(ONE).await;
     gate.ask(77, "make").await.expect("an answer");
     let mut verify = place.command(&["audit", "verify", "--anchor", head.trim()]);
@@ -145,6 +150,25 @@ async fn the_end_of_the_chain_is_noted_and_met_again() {
         (code, &out["fault"]["position"]),
         (3, &serde_json::json!(5))
     );
+}
+
+#[tokio::test]
+async fn an_auditor_sees_which_sessions_there_are_and_ends_none() {
+    let place = Place::new();
+    let mut gate = place.gate(ONE).await;
+    gate.ask(1, "git status").await.expect("an answer");
+    let url = place.url();
+    let list = ["sessions", "list", "--service", &url];
+    let (code, out, errors) = place.execgate(&list);
+    assert_eq!(code, 0, "{errors}");
+    assert!(out.contains(ONE), "{out}");
+    let (code, _, errors) = place.execgate(&["sessions", "terminate", ONE, "--service", &url]);
+    assert_eq!(code, 5, "{errors}");
+    assert!(errors.contains("operator"), "{errors}");
+    let mut command = place.command(&list);
+    command.env("EXECGATE_SERVICE_TOKEN_FILE", place.path("gate"));
+    let done = command.output().expect("it runs");
+    assert_eq!(done.status.code(), Some(5), "{done:?}");
 }
 
 /// A program that watches, killed when dropped.

@@ -400,6 +400,17 @@ fn an_operator_ends_a_session_for_good(shell: &Shell) {
     wait_until("its approval is closed", || {
         show(&gate, id(&approval))["state"] == "withdrawn"
     });
+    wait_until("who ended it is on record", || {
+        let mut command = std::process::Command::new(process::EXECGATE);
+        let done = process::run(
+            command
+                .args(["audit", "--tree", "--data"])
+                .arg(gate.path("data")),
+        );
+        done.exits(0)
+            .output()
+            .contains("terminated by operator:ada, because: lunch")
+    });
     // Again is harmless, and says who was first; also after a restart of the service.
     gate.restart_policyd();
     let command = ["sessions", "terminate", &session];

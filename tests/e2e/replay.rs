@@ -241,10 +241,22 @@ fn what_the_record_lacks_is_not_guessed(shell: &Shell) {
     assert_eq!(digests["not_judged"], 3, "{digests}");
     assert_eq!(why(&digests)[0]["why"], "no-digest");
 
-    // Of a long command only the size is told with each exec.
+    // A store on this machine has all of a long command; a service, as in a line of its, tells only the size with each exec.
     let long = format!("date; : {}", "x".repeat(20 << 10));
     gate.exec(&long).exits(0);
-    let looks = told("def decide(exec):\n    return run() if exec.session.command else None\n");
+    let decide = "def decide(exec):\n    return run() if exec.session.command else None\n";
+    let looks = told(decide);
+    let counts = (&looks["unchanged"], &looks["not_judged"]);
+    assert_eq!(counts, (&4.into(), &0.into()), "{looks}");
+    let listed = operate(&gate, &["audit", "--output", "json"]).output();
+    let lines = written(&gate, "listed", &listed);
+    let rules = written(&gate, "other.star", decide);
+    let looks = json(&operate(
+        &gate,
+        &[
+            "replay", "--rules", &rules, "--from", &lines, "--output", "json",
+        ],
+    ));
     let counts = (&looks["unchanged"], &looks["not_judged"]);
     assert_eq!(counts, (&3.into(), &1.into()), "{looks}");
     assert_eq!(why(&looks)[0]["why"], "no-command");

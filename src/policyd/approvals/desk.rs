@@ -13,7 +13,7 @@ use super::approval::{
     denial, digest_of, time,
 };
 use super::grants::{self, Remembered};
-use super::ledger::{Change, Kept, Ledger, NotRecorded, Recorded};
+use super::ledger::{Change, Kept, Ledger, NotRecorded, Recorded, Termination};
 use crate::pb::approval::v1 as pb;
 use crate::pb::v1;
 use crate::policyd::operators::Operator;
@@ -36,8 +36,8 @@ const UNSEEN_CHANGES: usize = 1_024;
 pub(in crate::policyd) enum Control {
     /// What was asked of a person is decided.
     Verdict(Box<Decided>),
-    /// The session is to end; why.
-    Terminate(String),
+    /// The session is to end; who says so, and why.
+    Terminate(Box<Termination>),
 }
 
 /// What comes of a question.

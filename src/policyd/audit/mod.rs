@@ -17,7 +17,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 use rusqlite::Connection;
 
 use super::identity::GateIdentity;
@@ -30,11 +30,11 @@ pub use request::RequestError;
 pub(super) use service::StoreAudit;
 pub(super) use show::is_monitored;
 pub use show::{Line, LineColors};
+pub use verify::verify;
 
 /// The command line of `audit`.
 #[derive(Debug, Clone, Args)]
 #[command(
-    args_conflicts_with_subcommands = true,
     after_long_help = "Lists commands in the order in which the policy service learnt of them. Works \
         while the service runs.\n\n\
         EXAMPLES\n\
@@ -45,6 +45,7 @@ pub use show::{Line, LineColors};
         \x20 execgate audit --data /var/lib/execgate --code timed-out --output json | jq .program\n\
         \x20 execgate audit --data /var/lib/execgate --export > events.jsonl\n\
         \x20 execgate audit head --data /var/lib/execgate\n\
+        \x20 execgate audit head --service https://policy.example:7443 --service-token-file auditor.token\n\
         \x20 execgate audit verify --data /var/lib/execgate --anchor 1234:5f7a...\n\n\
         EXIT CODES\n\
         \x20 0  listed, also when nothing matched; verified\n\
@@ -53,10 +54,6 @@ pub use show::{Line, LineColors};
         \x20 3  verify: events were altered or removed, or an anchor isn't met"
 )]
 pub struct AuditArgs {
-    /// What to do instead of listing.
-    #[command(subcommand)]
-    pub command: Option<AuditCommand>,
-
     /// Directory of the event store, as execgate-policyd has it.
     #[arg(long, value_name = "DIR", env = "EXECGATE_POLICYD_DATA")]
     pub data: Option<PathBuf>,
@@ -120,15 +117,6 @@ pub struct FilterArgs {
     pub program: Option<String>,
 }
 
-/// What `audit` does besides listing.
-#[derive(Debug, Clone, Subcommand)]
-pub enum AuditCommand {
-    /// Prove that no event on record was altered or removed.
-    Verify(VerifyArgs),
-    /// Print the last event's position and hash, to be noted where nobody who can write the store can change it.
-    Head(HeadArgs),
-}
-
 /// The command line of `audit verify`.
 #[derive(Debug, Clone, Args)]
 #[command(
@@ -150,14 +138,6 @@ pub struct VerifyArgs {
     /// How to write the outcome.
     #[arg(long, value_enum, default_value_t = AuditForm::Text)]
     pub output: AuditForm,
-}
-
-/// The command line of `audit head`.
-#[derive(Debug, Clone, Args)]
-pub struct HeadArgs {
-    /// Directory of the event store, as execgate-policyd has it.
-    #[arg(long, value_name = "DIR", env = "EXECGATE_POLICYD_DATA")]
-    pub data: PathBuf,
 }
 
 /// How an outcome is written.
@@ -363,6 +343,12 @@ pub trait Record {
     /// When it can't be had.
     fn session(&mut self, id: &str) -> Result<Option<Session>, AuditError>;
 
+    /// The last event's place in the chain of hashes.
+    ///
+    /// # Errors
+    /// When it can't be had.
+    fn head(&mut self) -> Result<Link, AuditError>;
+
     /// All execs that there are now and fit, with everything, the earliest first, each given to `take`.
     ///
     /// # Errors
@@ -409,6 +395,11 @@ impl Record for LocalRecord {
         }
     }
 
+    fn head(&mut self) -> Result<Link, AuditError> {
+        let (_, head) = store::ends(&self.0).map_err(RequestError::from)?;
+        Ok(head)
+    }
+
     fn export(
         &mut self,
         filter: &ExecFilter,
@@ -428,7 +419,8 @@ impl Record for LocalRecord {
             for mut change in found.found {
                 // Each once: at its first event.
                 if change.position.cast_unsigned() == change.exec.position {
-                    store::complete(&self.0, &mut change.exec).map_err(RequestError::from)?;
+                    store::complete_wholly(&self.0, &mut change.exec)
+                        .map_err(RequestError::from)?;
                     take(&change.exec)?;
                 }
             }
@@ -438,22 +430,13 @@ impl Record for LocalRecord {
     }
 }
 
-/// Does what the command line says, with the store that it names.
+/// Prints where the chain of hashes ends.
 ///
 /// # Errors
-/// When there is no store, it can't be read, or the list can't be written; when it isn't what it was.
-pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<(), AuditError> {
-    match (&args.command, &args.data) {
-        (Some(AuditCommand::Verify(args)), _) => verify::verify(args, out),
-        (Some(AuditCommand::Head(args)), _) => {
-            let connection = request::open(&args.data)?;
-            let (_, head) = store::ends(&connection).map_err(RequestError::from)?;
-            writeln!(out, "{head}")?;
-            Ok(out.flush()?)
-        }
-        (None, Some(data)) => list(args, &mut LocalRecord::open(data)?, out),
-        (None, None) => Err(AuditError::NoSource),
-    }
+/// When the record can't be read, or the result can't be written.
+pub fn head(record: &mut dyn Record, out: &mut dyn Write) -> Result<(), AuditError> {
+    writeln!(out, "{}", record.head()?)?;
+    Ok(out.flush()?)
 }
 
 /// Execs of a page, where many are asked for.

@@ -34,6 +34,7 @@ use crate::policyd::operators::Operator;
 use crate::policyd::store::{self, Filter, Link, Store, Want};
 use crate::policyd::throttle::Throttle;
 use crate::policyd::tokens::{Credential, Tokens};
+use crate::sys::priority;
 
 /// Watchers at once.
 const MOST_WATCHERS: Bounds = Bounds {
@@ -109,12 +110,20 @@ impl StoreAudit {
         let directory = store.directory().to_owned();
         let answered = tokio::task::spawn_blocking(move || {
             let _turn = turn;
+            step_back();
             answer(&open(&directory)?).map_err(status)
         });
         let answered = answered
             .await
             .map_err(|error| Status::internal(error.to_string()))?;
         answered.map(Response::new)
+    }
+}
+
+/// Reads of the record let verdicts go first. What else these threads do has time as well.
+fn step_back() {
+    if let Err(error) = priority::give_way() {
+        tracing::debug!("a thread that reads the record goes first as others do: {error}");
     }
 }
 
@@ -287,6 +296,7 @@ impl Watcher {
             let (directory, filter) = (self.directory.clone(), Arc::clone(&self.filter));
             let (after, want) = (self.position, self.want);
             let read = tokio::task::spawn_blocking(move || {
+                step_back();
                 let connection = match connection.take() {
                     Some(connection) => connection,
                     None => open(&directory)?,

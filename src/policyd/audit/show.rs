@@ -339,6 +339,12 @@ fn write_header(session: &str, known: &Session, out: &mut dyn Write) -> std::io:
     } else {
         format!("ended ({})", known.end_reason)
     });
+    if let Some(termination) = &known.termination {
+        parts.push(format!("terminated by {}", termination.terminated_by));
+        if !termination.reason.is_empty() {
+            parts.push(format!("because: {}", termination.reason));
+        }
+    }
     writeln!(out, "{}", text::shown(parts.join(", ").as_bytes()))?;
     for (what, list) in [
         ("not enforced", &sandbox.unenforced_parts),

@@ -156,7 +156,9 @@ fn audit(directory: &std::path::Path, arguments: &[&str]) -> String {
         .chain(arguments.iter().copied());
     let cli = Cli::try_parse_from(line).expect("a command line");
     let mut out = Vec::new();
-    run(&cli.audit, &mut out).expect("a list");
+    let data = cli.audit.data.as_deref().expect("a directory");
+    let mut record = LocalRecord::open(data).expect("a store");
+    list(&cli.audit, &mut record, &mut out).expect("a list");
     String::from_utf8(out).expect("text")
 }
 
@@ -338,7 +340,8 @@ fn without_a_store_it_says_so() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().to_str().expect("text");
     let cli = Cli::try_parse_from(["audit", "--data", path]).expect("a command line");
-    let error = run(&cli.audit, &mut Vec::new()).expect_err("no store");
+    let data = cli.audit.data.expect("a directory");
+    let error = LocalRecord::open(&data).expect_err("no store");
     assert_eq!(error.exit_code(), 2);
     assert!(error.to_string().starts_with("there is no event store at"));
 }
@@ -373,4 +376,45 @@ fn durations_are_short() {
     ] {
         assert_eq!(short_duration(nanoseconds), text);
     }
+}
+
+#[test]
+fn a_directory_is_exported_with_long_commands_and_a_page_is_not() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path()).expect("a store");
+    let command = vec![prost::bytes::Bytes::from("x".repeat(20 << 10))];
+    let opening = v1::SessionRequest {
+        sequence: 1,
+        event_time: None,
+        event: Some(Event::SessionStarted(v1::SessionStarted {
+            session_id: ONE.to_owned(),
+            command: command.clone(),
+            ..v1::SessionStarted::default()
+        })),
+    };
+    let mut session = Session {
+        journal: Journal::begin(&store, ONE, &GateIdentity::anonymous(), opening),
+        sequence: 1,
+    };
+    let (action, code) = (v1::Action::Run, v1::DecisionCode::Verdict);
+    session.exec(1, 0, b"/usr/bin/make", &[], action, code);
+    store.close();
+    let mut record = LocalRecord::open(directory.path()).expect("a store");
+    let mut exported = Vec::new();
+    record
+        .export(&ExecFilter::default(), &mut |exec| {
+            exported.push(exec.session.clone().unwrap_or_default());
+            Ok(())
+        })
+        .expect("an export");
+    let listed = record
+        .list(&ListRequest {
+            view: ExecView::Full.into(),
+            ..ListRequest::default()
+        })
+        .expect("a list");
+    let listed = listed.execs[0].session.clone().unwrap_or_default();
+    assert_eq!(exported[0].command_words, command);
+    assert!(listed.command_words.is_empty());
+    assert_eq!(listed.command_bytes, exported[0].command_bytes);
 }

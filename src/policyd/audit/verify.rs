@@ -11,7 +11,7 @@ use crate::policyd::store::{self, Verification, Verified};
 ///
 /// # Errors
 /// When it can't be read, the outcome can't be written, and when it isn't what it was.
-pub(super) fn verify(args: &VerifyArgs, out: &mut dyn Write) -> Result<(), AuditError> {
+pub fn verify(args: &VerifyArgs, out: &mut dyn Write) -> Result<(), AuditError> {
     let found = store::verify(&args.data, &args.anchors)?;
     match args.output {
         AuditForm::Text => write_text(&found, args.anchors.len(), out)?,

@@ -109,6 +109,11 @@ pub(super) fn recorded_session(session: &record::Session) -> Value {
         "started": time(session.start_time.as_ref()),
         "ended": time(session.end_time.as_ref()),
         "end_reason": set(&session.end_reason),
+        "terminated": session.termination.as_ref().map(|termination| json!({
+            "by": termination.terminated_by,
+            "reason": set(&termination.reason),
+            "at": time(termination.termination_time.as_ref()),
+        })),
         "lost_events": session.lost_event_count,
     })
 }

@@ -136,6 +136,7 @@ pub(super) fn stored(decided: Decided, monitored: Option<EscalationDecision>) ->
         mode: mode.into(),
         approval_id,
         decided_by,
+        termination: None,
     }
 }
 

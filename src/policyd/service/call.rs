@@ -10,19 +10,19 @@ use super::Setting;
 use super::answers::{stored, verdict};
 use super::facts::{ruling, session_facts};
 use crate::model::EscalationDecision;
-use crate::pb::audit::v1::{AnswerMode, StoredAnswer};
+use crate::pb::audit::v1::{self as record, AnswerMode, StoredAnswer};
 use crate::pb::v1::session_request::Event;
 use crate::pb::v1::session_response::Answer;
 use crate::pb::{TraceParent, v1};
 use crate::policyd::admission::Admitted;
-use crate::policyd::approvals::{Answered, Control, Decided, Question};
+use crate::policyd::approvals::{Answered, Control, Decided, Question, Termination};
 use crate::policyd::authenticate::{Caller, revoked};
 use crate::policyd::bounds;
 use crate::policyd::identity::GateIdentity;
 use crate::policyd::numbers::Counted;
 use crate::policyd::rate::{Allowance, Within};
 use crate::policyd::rules::SessionFacts;
-use crate::policyd::sessions::CODE_TERMINATED;
+use crate::policyd::sessions::{CODE_TERMINATED, words};
 use crate::policyd::store::Journal;
 use crate::policyd::throttle::Throttle;
 
@@ -175,8 +175,8 @@ impl Call {
         let present = match conversation {
             Conversation::Decisions => {
                 let (present, terminated) = self.setting.sessions.connect(&session, &self.control);
-                if let Some(reason) = terminated {
-                    self.terminate(reason).await?;
+                if let Some(termination) = terminated {
+                    self.terminate(termination, journal.as_mut()).await?;
                 }
                 Some(present)
             }
@@ -269,7 +269,10 @@ impl Call {
                             journal.answered(stored(*decided, None));
                         }
                     }
-                    Control::Terminate(reason) => self.terminate(reason).await?,
+                    Control::Terminate(termination) => {
+                        let journal = journal.as_deref_mut();
+                        self.terminate(*termination, journal).await?;
+                    }
                 },
                 () = revoked(self.caller.token.as_ref(), &mut tokens) => return Err(no_longer_valid().into()),
                 _ = look.tick() => {
@@ -344,6 +347,7 @@ impl Call {
                             mode: AnswerMode::Pending.into(),
                             approval_id,
                             decided_by: String::new(),
+                            termination: None,
                         }))
                     }
                 }
@@ -464,10 +468,26 @@ impl Call {
     }
 
     /// Has the gate end the session, and denies what it still asks.
-    async fn terminate(&mut self, reason: String) -> Result<(), Gone> {
+    async fn terminate(
+        &mut self,
+        termination: Termination,
+        journal: Option<&mut Journal>,
+    ) -> Result<(), Gone> {
+        let reason = words(&termination);
         self.terminated = Some(reason.clone());
         self.answer(Answer::TerminateSession(v1::TerminateSession { reason }))
-            .await
+            .await?;
+        if let Some(journal) = journal {
+            journal.answered(StoredAnswer {
+                termination: Some(record::Termination {
+                    terminated_by: termination.operator,
+                    reason: termination.reason,
+                    termination_time: Some(termination.at.into()),
+                }),
+                ..StoredAnswer::default()
+            });
+        }
+        Ok(())
     }
 
     /// Waits until what was taken is stored, and acknowledges it.

@@ -199,7 +199,7 @@ fn what_is_cut_off_at_the_end_shows_by_an_anchor_alone() {
 #[test]
 fn what_is_removed_for_its_age_leaves_a_chain_that_is_still_proven() {
     let directory = filled();
-    let mut connection = schema::open_for_writing(directory.path()).expect("a store");
+    let (mut connection, lock) = schema::open_for_writing(directory.path()).expect("a store");
     // The first session, and half of the second, are old.
     let old = "UPDATE events SET received_ns = 0 WHERE position <= 60";
     connection.execute_batch(old).expect("made old");
@@ -209,7 +209,7 @@ fn what_is_removed_for_its_age_leaves_a_chain_that_is_still_proven() {
     };
     let pruned = retention.prune(&mut connection, SystemTime::now());
     assert_eq!(pruned.expect("removed"), Pruned::Done);
-    drop(connection);
+    drop((connection, lock));
     let found = verified(directory.path(), &[]);
     assert_eq!(found.verified, Verified::Intact);
     assert_eq!((found.start.position, found.head.position), (60, 87));

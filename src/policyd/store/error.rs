@@ -21,6 +21,27 @@ pub enum StoreError {
         /// Why.
         source: std::io::Error,
     },
+    /// The lock that its writer holds can't be had, for another reason than that another process has it.
+    #[error("locking the event store, {}: {source}; the directory must be writable, and on a file system with locks", path.display())]
+    Lock {
+        /// The file that is locked.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Another service writes the store.
+    #[error(
+        "the event store in {} is in use: another execgate-policyd{} writes it; end that one first, or give this one a \
+         directory of its own (--data DIR)",
+        directory.display(),
+        numbered(*process)
+    )]
+    InUse {
+        /// The directory.
+        directory: PathBuf,
+        /// The other process, by the number that it has itself, where it could be learnt.
+        process: Option<u32>,
+    },
     /// The store is in a directory that isn't to be looked into.
     #[error(
         "reading the event store {}: {source}; its directory is the service's alone: ask as its user or as root, or \
@@ -100,6 +121,10 @@ impl StoreError {
         };
         source.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
     }
+}
+
+fn numbered(process: Option<u32>) -> String {
+    process.map_or_else(String::new, |process| format!(" (process {process})"))
 }
 
 /// What can be done about a failure of the database.

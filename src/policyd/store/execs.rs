@@ -195,9 +195,14 @@ impl<'a> Execs<'a> {
         Ok(())
     }
 
-    /// Writes all of it.
-    pub(super) fn write(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    /// Writes all of it; `between` is called before each row.
+    pub(super) fn write(
+        &self,
+        transaction: &Transaction<'_>,
+        mut between: impl FnMut(),
+    ) -> rusqlite::Result<()> {
         for row in &self.rows {
+            between();
             transaction
                 .prepare_cached(statement(row.parts()))?
                 .execute(params_from_iter(row.values()))?;

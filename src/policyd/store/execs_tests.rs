@@ -77,7 +77,7 @@ fn table(
     commits: impl Iterator<Item = usize>,
 ) -> (Vec<Vec<Value>>, Verified) {
     let directory = tempfile::tempdir().expect("a directory");
-    let mut connection = schema::open_for_writing(directory.path()).expect("a store");
+    let (mut connection, _lock) = schema::open_for_writing(directory.path()).expect("a store");
     let gate = gate("a");
     let mut rest = events;
     for size in commits {
@@ -97,7 +97,7 @@ fn table(
             let written = schema::write(&transaction, &mut execs, &mut head, &row);
             assert_eq!(written.expect("written"), Written::Done);
         }
-        execs.write(&transaction).expect("written");
+        execs.write(&transaction, || ()).expect("written");
         transaction.commit().expect("committed");
     }
     assert!(rest.is_empty());

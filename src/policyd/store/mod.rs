@@ -6,7 +6,8 @@
 //!    +------------ acknowledgements -------+
 //! ```
 //!
-//! Invariants: recording never waits, so no verdict ever waits for the disk; an event is acknowledged
+//! Invariants: recording never waits, so no verdict ever waits for the disk; the writer's thread leaves the
+//! processor to others and rests between short steps, for as long as it keeps up; an event is acknowledged
 //! after the commit that holds it and never before; a session's record is written by the gate that
 //! started it and by no other; per session, acknowledgements name an unbroken
 //! history. When the queue is full the event is not taken, and neither is anything after it on that
@@ -21,6 +22,8 @@ mod execs;
 mod filter;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(in crate::policyd) mod fuzzing;
+mod lock;
+mod pace;
 mod query;
 mod recall;
 mod retention;
@@ -44,8 +47,9 @@ pub(crate) use chain::ends;
 pub use error::StoreError;
 use execs::Execs;
 pub(crate) use filter::Filter;
+use pace::Pace;
 pub(crate) use query::{Arguments, Want, changes, page, session};
-pub(crate) use recall::complete;
+pub(crate) use recall::complete_wholly;
 pub use retention::Retention;
 use schema::Written;
 pub use schema::open_for_reading;
@@ -56,6 +60,7 @@ use crate::pb::v1;
 use crate::pb::v1::session_request::Event;
 use crate::policyd::identity::GateIdentity;
 use crate::policyd::throttle::Throttle;
+use crate::sys::priority;
 
 /// Most events that wait for the writer.
 const QUEUED_EVENTS: usize = 16_384;
@@ -101,6 +106,8 @@ struct Shared {
 struct WriterState {
     is_failing: AtomicBool,
     is_closing: AtomicBool,
+    /// Somebody waits for what is queued.
+    is_hurried: AtomicBool,
     written: AtomicU64,
 }
 
@@ -184,7 +191,7 @@ impl Store {
     /// # Errors
     /// As those of `open`.
     pub fn open_keeping(directory: &Path, retention: Retention) -> Result<Self, StoreError> {
-        let connection = schema::open_for_writing(directory)?;
+        let (connection, lock) = schema::open_for_writing(directory)?;
         let path = schema::file_in(directory);
         let head = chain::head(&connection).map_err(|source| StoreError::Open { path, source })?;
         let (reached, head) = watch::channel(head);
@@ -192,6 +199,7 @@ impl Store {
         let state = Arc::new(WriterState::default());
         let writer = Writer {
             connection,
+            _lock: lock,
             messages,
             state: Arc::clone(&state),
             reached,
@@ -265,6 +273,9 @@ impl Store {
     /// Queues a message, without waiting.
     fn send(&self, message: Message) -> Result<(), mpsc::error::TrySendError<Message>> {
         let is_urgent = message.is_urgent();
+        if is_urgent {
+            self.shared.state.is_hurried.store(true, Ordering::Relaxed);
+        }
         let sent = self.shared.queue.try_send(message);
         if is_urgent || self.makes_a_commit() {
             self.shared.thread.unpark();
@@ -474,6 +485,8 @@ impl Journal {
 
 struct Writer {
     connection: Connection,
+    /// Given up after the connection is closed.
+    _lock: lock::WriteLock,
     messages: mpsc::Receiver<Message>,
     state: Arc<WriterState>,
     reached: watch::Sender<Link>,
@@ -484,13 +497,20 @@ struct Writer {
 
 impl Writer {
     fn run(mut self) {
+        if let Err(error) = priority::give_way() {
+            tracing::debug!("the thread that writes events goes first as others do: {error}");
+        }
         let mut is_open = true;
         while is_open {
             let first = if self.is_pruning {
+                let began = Instant::now();
                 self.prune();
                 match self.messages.try_recv() {
                     Ok(first) => first,
-                    Err(mpsc::error::TryRecvError::Empty) => continue,
+                    Err(mpsc::error::TryRecvError::Empty) => {
+                        std::thread::park_timeout(pace::rest_after(began.elapsed()));
+                        continue;
+                    }
                     Err(mpsc::error::TryRecvError::Disconnected) => break,
                 }
             } else if let Some(first) = self.messages.blocking_recv() {
@@ -503,8 +523,10 @@ impl Writer {
             let mut bytes = 0;
             let mut next = Some(first);
             let gather_until = Instant::now() + GATHERING;
+            self.state.is_hurried.store(false, Ordering::Relaxed);
+            let mut is_urgent = false;
             loop {
-                let is_urgent = next.as_ref().is_some_and(Message::is_urgent);
+                is_urgent |= next.as_ref().is_some_and(Message::is_urgent);
                 match next {
                     Some(Message::Record(record)) => {
                         bytes += record.size;
@@ -527,6 +549,9 @@ impl Writer {
                     break;
                 }
                 next = self.messages.try_recv().ok();
+            }
+            if is_urgent {
+                self.state.is_hurried.store(true, Ordering::Relaxed);
             }
             self.store(&batch);
             for (session, reply) in questions {
@@ -614,9 +639,19 @@ impl Writer {
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let (state, messages) = (&self.state, &self.messages);
+        // Nobody waits for the commit, and what comes meanwhile doesn't make another.
+        let may_rest = || {
+            let is_wanted = |wanted: &AtomicBool| wanted.load(Ordering::Relaxed);
+            !is_wanted(&state.is_hurried)
+                && !is_wanted(&state.is_closing)
+                && messages.len() < BATCH_EVENTS
+        };
+        let mut pace = Pace::new(&may_rest);
         let mut head = chain::head(&transaction)?;
         let mut execs = Execs::default();
         for record in batch {
+            pace.step();
             if record.progress.borrow().owner.is_some() {
                 continue;
             }
@@ -638,7 +673,7 @@ impl Writer {
                     .send_modify(|progress| progress.owner = Some(owner));
             }
         }
-        execs.write(&transaction)?;
+        execs.write(&transaction, || pace.step())?;
         transaction.commit()?;
         self.state
             .written

@@ -13,10 +13,10 @@ use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
 use super::chain;
 use super::filter::{Filter, Plan};
-use super::recall::complete;
+use super::recall::{beginning, complete};
 use super::schema::number;
 use crate::pb::audit::v1::{
-    AnswerMode, Ending, Exec, ExecChange, GateDecision, GivenAnswer, Session, ending,
+    AnswerMode, Ending, Exec, ExecChange, GateDecision, GivenAnswer, Session, Termination, ending,
 };
 use crate::pb::v1;
 
@@ -281,7 +281,8 @@ pub(crate) fn session(
         .prepare_cached(
             "SELECT gate, hostname, user_name, labels, command_line, substr(workdir, 1, 4096), sandbox,
                  enforcement, started_ns, ended_ns, end_reason,
-                 (SELECT lost_events FROM losses WHERE losses.session_id = sessions.session_id)
+                 (SELECT lost_events FROM losses WHERE losses.session_id = sessions.session_id),
+                 terminated_by, termination_reason, terminated_ns
              FROM sessions WHERE session_id = ?1",
         )?
         .query_row([id], |row| {
@@ -307,16 +308,18 @@ pub(crate) fn session(
                     .unwrap_or_default()
                     .cast_unsigned(),
                 sandbox_info: None,
+                termination: termination(row)?,
             })
         })
-        .optional()?
-        .map(|session| {
-            Ok::<_, rusqlite::Error>(Session {
-                sandbox_info: sandbox(&transaction, id)?,
-                ..session
-            })
-        })
-        .transpose()?;
+        .optional()?;
+    let found = match found {
+        // All of it, as long as its beginning is on record.
+        Some(session) => Some(Session {
+            sandbox_info: beginning(&transaction, id)?.and_then(|started| started.sandbox),
+            ..session
+        }),
+        None => None,
+    };
     let mut statement = transaction.prepare_cached(&format!(
         "SELECT {COLUMNS} FROM execs x LEFT JOIN sessions s USING (session_id)
          WHERE x.session_id = ?1 AND x.position > ?2 ORDER BY x.position LIMIT ?3"
@@ -348,22 +351,16 @@ pub(crate) fn session(
     Ok(found.map(|session| (session, page)))
 }
 
-/// What the gate said of a session's sandbox, as long as its beginning is on record.
-fn sandbox(connection: &Connection, session: &str) -> rusqlite::Result<Option<v1::SandboxInfo>> {
-    let payload: Option<Vec<u8>> = connection
-        .prepare_cached(
-            "SELECT payload FROM events
-             WHERE session_id = ?1 AND kind = 'session-started' ORDER BY sequence LIMIT 1",
-        )?
-        .query_row([session], |row| row.get(0))
-        .optional()?;
-    let event = payload
-        .and_then(|payload| v1::SessionRequest::decode(&payload[..]).ok())
-        .and_then(|request| request.event);
-    Ok(match event {
-        Some(v1::session_request::Event::SessionStarted(started)) => started.sandbox,
-        _ => None,
-    })
+fn termination(row: &Row<'_>) -> rusqlite::Result<Option<Termination>> {
+    let Some(terminated_by) = row.get("terminated_by")? else {
+        return Ok(None);
+    };
+    let reason: Option<String> = row.get("termination_reason")?;
+    Ok(Some(Termination {
+        terminated_by,
+        reason: reason.unwrap_or_default(),
+        termination_time: time(row.get("terminated_ns")?),
+    }))
 }
 
 /// What [`exec`] reads. No path that the kernel takes is longer than 4,096 bytes: one that is gets cut.

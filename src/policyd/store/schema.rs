@@ -10,15 +10,16 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, params};
 use super::chain::{Entry, Link};
 use super::error::StoreError;
 use super::execs::{Execs, Place};
+use super::lock::WriteLock;
 use super::upgrade;
-use crate::pb::audit::v1::StoredAnswer;
+use crate::pb::audit::v1::{StoredAnswer, Termination};
 use crate::pb::v1;
 use crate::pb::v1::session_request::Event;
 use crate::policyd::identity::GateIdentity;
 use crate::policyd::text;
 
 /// The version of the tables below.
-const SCHEMA_VERSION: i64 = 4;
+const SCHEMA_VERSION: i64 = 5;
 /// Marks a database as one of ours: "EXGP".
 const APPLICATION_ID: i64 = 0x4558_4750;
 /// The database, inside the data directory.
@@ -59,7 +60,10 @@ CREATE TABLE sessions (
     end_detail      TEXT,
     exit_code       INTEGER,
     signal          INTEGER,
-    gate            TEXT
+    gate            TEXT,
+    terminated_by   TEXT,
+    termination_reason TEXT,
+    terminated_ns   INTEGER
 );
 CREATE TABLE lost_ranges (
     session_id      TEXT NOT NULL,
@@ -173,8 +177,9 @@ pub(super) fn file_in(directory: &Path) -> PathBuf {
     directory.join(FILE_NAME)
 }
 
-/// Opens the store for its one writer; makes directory and file where there are none.
-pub(super) fn open_for_writing(directory: &Path) -> Result<Connection, StoreError> {
+/// Opens the store for its one writer; makes directory and file where there are none. The lock is to be held for
+/// as long as the connection is.
+pub(super) fn open_for_writing(directory: &Path) -> Result<(Connection, WriteLock), StoreError> {
     let path = file_in(directory);
     std::fs::DirBuilder::new()
         .recursive(true)
@@ -184,6 +189,7 @@ pub(super) fn open_for_writing(directory: &Path) -> Result<Connection, StoreErro
             path: directory.to_owned(),
             source,
         })?;
+    let lock = WriteLock::take(directory)?;
     // SQLite gives its other files the mode of this one, so it is made before SQLite sees it.
     std::fs::OpenOptions::new()
         .write(true)
@@ -208,16 +214,16 @@ pub(super) fn open_for_writing(directory: &Path) -> Result<Connection, StoreErro
     connection.busy_timeout(BUSY_TIME).map_err(open_error)?;
     let began = Instant::now();
     while let Err(error) = prepare(&mut connection, &path) {
-        // Another service begins the same store: SQLite doesn't wait for a change of the journal's mode.
+        // Somebody reads it: SQLite doesn't wait for a change of the journal's mode.
         if !error.is_busy() || began.elapsed() > BUSY_TIME {
             return Err(error);
         }
         std::thread::sleep(BUSY_PAUSE);
     }
-    Ok(connection)
+    Ok((connection, lock))
 }
 
-/// Makes a database ready to be written, by as many services as like to.
+/// Makes a database ready to be written.
 fn prepare(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
     let open_error = |source| StoreError::Open {
         path: path.to_owned(),
@@ -255,7 +261,7 @@ fn prepare(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
         transaction.pragma_update(None, "user_version", SCHEMA_VERSION)
     };
-    // Again, because another service may have begun it meanwhile.
+    // Again, in the transaction that changes it.
     write(check(&transaction, path)?).map_err(open_error)?;
     transaction.commit().map_err(open_error)
 }
@@ -349,6 +355,8 @@ fn check(connection: &Transaction<'_>, path: &Path) -> Result<i64, StoreError> {
 
 /// What an answer is called that stands by itself: it was given later than its question, or once more.
 const ANSWERED: &str = "exec-answered";
+/// What it is called that a session's gate was told to end it.
+const TERMINATED: &str = "session-terminated";
 
 /// An event on its way into the tables.
 pub(super) struct Row<'a> {
@@ -437,11 +445,15 @@ pub(super) fn write<'a>(
     }
     let received = system_nanoseconds(row.received);
     let time = time_nanoseconds(request.event_time);
-    let (kind, exec_id) = match (
-        &request.event,
-        row.answer.and_then(|answer| answer.verdict.as_ref()),
-    ) {
-        (None, Some(verdict)) => (ANSWERED, Some(verdict.exec_id)),
+    let (kind, exec_id) = match (&request.event, row.answer) {
+        (
+            None,
+            Some(StoredAnswer {
+                verdict: Some(verdict),
+                ..
+            }),
+        ) => (ANSWERED, Some(verdict.exec_id)),
+        (None, Some(answer)) if answer.termination.is_some() => (TERMINATED, None),
         (event, _) => kind(event.as_ref()),
     };
     let (payload, answer) = (
@@ -543,6 +555,9 @@ pub(super) fn tables<'a>(
     }
     if let Some(answer) = row.answer {
         execs.answered(transaction, place, answer)?;
+        if let Some(termination) = &answer.termination {
+            session_terminated(transaction, row.session, termination)?;
+        }
     }
     Ok(())
 }
@@ -634,6 +649,26 @@ fn session_ended(
             ended.detail,
             exit_code,
             signal,
+        ])?;
+    Ok(())
+}
+
+/// A gate is told again when it connects again: the first time stays.
+fn session_terminated(
+    transaction: &Transaction<'_>,
+    session: &str,
+    termination: &Termination,
+) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached(
+            "UPDATE sessions SET terminated_by = ?2, termination_reason = ?3, terminated_ns = ?4
+             WHERE session_id = ?1 AND terminated_by IS NULL",
+        )?
+        .execute(params![
+            session,
+            termination.terminated_by,
+            termination.reason,
+            time_nanoseconds(termination.termination_time),
         ])?;
     Ok(())
 }

@@ -281,19 +281,131 @@ fn files_are_for_their_owner_only() {
 }
 
 #[test]
-fn several_services_may_begin_one_store_at_once() {
-    for _ in 0..20 {
-        let directory = tempfile::tempdir().expect("a directory");
-        let barrier = std::sync::Barrier::new(8);
-        std::thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| {
-                    barrier.wait();
-                    Store::open(directory.path()).expect("a store");
-                });
-            }
+fn one_of_several_services_that_begin_a_store_at_once_has_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let barrier = std::sync::Barrier::new(8);
+    let opened: Vec<_> = std::thread::scope(|scope| {
+        let open = || {
+            barrier.wait();
+            Store::open(directory.path())
+        };
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
+        let mut opened = Vec::new();
+        for thread in threads {
+            opened.push(thread.join().expect("no panic"));
+        }
+        opened
+    });
+    let refused: Vec<_> = opened
+        .iter()
+        .filter_map(|opened| opened.as_ref().err())
+        .collect();
+    assert_eq!(refused.len(), 7);
+    for error in refused {
+        let says = error.to_string();
+        assert!(
+            says.contains(&format!("(process {})", std::process::id())),
+            "{says}"
+        );
+    }
+    open_for_reading(directory.path()).expect("who reads needs no lock");
+    for store in opened.into_iter().flatten() {
+        store.close();
+    }
+    Store::open(directory.path())
+        .expect("it is free again")
+        .close();
+}
+
+#[test]
+fn who_ended_a_session_is_on_record_and_proven_and_the_first_stays() {
+    use crate::pb::audit::v1::Termination;
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path()).expect("a store");
+    let mut journal = Journal::begin(&store, SESSION, &gate("a"), started(1, None));
+    let termination = |by: &str, seconds| Termination {
+        terminated_by: by.to_owned(),
+        reason: "runs wild".to_owned(),
+        termination_time: Some(prost_types::Timestamp { seconds, nanos: 0 }),
+    };
+    for (by, seconds) in [("operator:ada", 5), ("operator:bob", 6)] {
+        journal.answered(StoredAnswer {
+            termination: Some(termination(by, seconds)),
+            ..StoredAnswer::default()
         });
     }
+    store.close();
+    let connection = open_for_reading(directory.path()).expect("a store");
+    let want = Want {
+        execs: 1,
+        arguments: Arguments::Left,
+        within: Duration::MAX,
+    };
+    let found = session(&connection, SESSION, 0, want).expect("read");
+    let (found, _) = found.expect("a session");
+    assert_eq!(found.termination, Some(termination("operator:ada", 5)));
+    assert_eq!(
+        count(
+            directory.path(),
+            "SELECT count(*) FROM events WHERE kind = 'session-terminated'"
+        ),
+        2
+    );
+    let verified = || verify(directory.path(), &[]).expect("read").verified;
+    assert_eq!(verified(), Verified::Intact);
+    let writer = Connection::open(schema::file_in(directory.path())).expect("the database");
+    writer
+        .execute("UPDATE sessions SET terminated_by = 'operator:eve'", [])
+        .expect("altered");
+    assert!(matches!(verified(), Verified::Differs { .. }));
+}
+
+#[test]
+fn a_store_of_the_fourth_version_gets_a_place_for_who_ended_a_session() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path()).expect("a store");
+    let _journal = Journal::begin(&store, SESSION, &gate("a"), started(1, None));
+    store.close();
+    let old = Connection::open(schema::file_in(directory.path())).expect("the database");
+    old.execute_batch(
+        "ALTER TABLE sessions DROP COLUMN terminated_by;
+         ALTER TABLE sessions DROP COLUMN termination_reason;
+         ALTER TABLE sessions DROP COLUMN terminated_ns;
+         PRAGMA user_version = 4",
+    )
+    .expect("made old");
+    drop(old);
+    Store::open(directory.path()).expect("a store").close();
+    let columns = "SELECT count(*) FROM pragma_table_info('sessions') WHERE name LIKE 'terminat%'";
+    assert_eq!(count(directory.path(), columns), 3);
+    let verified = verify(directory.path(), &[]).expect("read").verified;
+    assert_eq!(verified, Verified::Intact);
+}
+
+#[test]
+fn the_thread_that_writes_gives_way_to_those_that_answer() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path()).expect("a store");
+    // The last of what is queued before this is written by a thread that is under way.
+    let _journal = Journal::begin(&store, SESSION, &gate("a"), started(1, None));
+    let nice = |task: &Path| -> Option<i64> {
+        let stat = std::fs::read_to_string(task.join("stat")).ok()?;
+        stat.rsplit(')').next()?.split(' ').nth(17)?.parse().ok()
+    };
+    let own = nice(Path::new("/proc/thread-self")).expect("a number");
+    let began = Instant::now();
+    let is_behind = || {
+        let tasks = std::fs::read_dir("/proc/self/task").expect("threads");
+        let mut writers = tasks.flatten().map(|task| task.path()).filter(|task| {
+            std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "store\n")
+        });
+        writers.any(|task| nice(&task).is_some_and(|nice| nice > own || nice == 19))
+    };
+    while !is_behind() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it goes first");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    store.close();
 }
 
 #[test]
@@ -354,6 +466,9 @@ INSERT INTO events SELECT session_id, sequence, event_ns, received_ns, kind, exe
 DROP TABLE new;
 DROP TABLE chain_start;
 DROP TABLE session_labels;
+ALTER TABLE sessions DROP COLUMN terminated_by;
+ALTER TABLE sessions DROP COLUMN termination_reason;
+ALTER TABLE sessions DROP COLUMN terminated_ns;
 DROP INDEX execs_by_position;
 DROP INDEX execs_by_session;
 DROP INDEX execs_by_program;

@@ -1,8 +1,8 @@
 //! Brings stores of earlier versions up to date, in one transaction: either all of it is done, or nothing.
 //!
-//! Version 3 didn't say who decided. Version 1 had no gates. Versions before 3 had no chain: events get their positions in the order in which they
-//! were stored, and all other tables are made anew from them, so that what is proven of the events is proven of
-//! the tables as well.
+//! Version 4 didn't say who ended a session, and version 3 not who decided. Version 1 had no gates. Versions before 3 had
+//! no chain: events get their positions in the order in which they were stored, and all other tables are made anew from
+//! them, so that what is proven of the events is proven of the tables as well.
 
 use prost::Message;
 use rusqlite::{OptionalExtension, Transaction};
@@ -14,6 +14,11 @@ use crate::pb::audit::v1::{AnswerMode, StoredAnswer};
 use crate::pb::v1;
 use crate::policyd::identity::GateIdentity;
 
+const FROM_4: &str = "
+ALTER TABLE sessions ADD COLUMN terminated_by TEXT;
+ALTER TABLE sessions ADD COLUMN termination_reason TEXT;
+ALTER TABLE sessions ADD COLUMN terminated_ns INTEGER;
+";
 const FROM_3: &str = "
 ALTER TABLE execs ADD COLUMN approval_id TEXT;
 ALTER TABLE execs ADD COLUMN decided_by TEXT;
@@ -42,7 +47,10 @@ DROP TABLE earlier_sessions;
 /// The schema of `version`, which isn't the latest, becomes that.
 pub(super) fn upgrade(transaction: &Transaction<'_>, version: i64) -> rusqlite::Result<()> {
     if version == 3 {
-        return transaction.execute_batch(FROM_3);
+        transaction.execute_batch(FROM_3)?;
+    }
+    if version >= 3 {
+        return transaction.execute_batch(FROM_4);
     }
     tracing::info!(
         "bringing the event store up to date; that takes about a minute for each two million events"
@@ -104,7 +112,7 @@ pub(super) fn upgrade(transaction: &Transaction<'_>, version: i64) -> rusqlite::
             received,
             Repeat::No,
         )?;
-        execs.write(transaction)?;
+        execs.write(transaction, || ())?;
     }
     drop(rows);
     drop(events);

@@ -172,7 +172,7 @@ fn examine(connection: &Connection, anchors: &[Link]) -> rusqlite::Result<Verifi
                 received,
                 Repeat::No,
             )?;
-            execs.write(&transaction)
+            execs.write(&transaction, || ())
         });
         match looked {
             Ok(written) => written?,

@@ -143,6 +143,8 @@ function one(place, state, id) {
       ["Labels", session.labels.map(([name, value]) => `${name}=${value}`).join("  ")],
       ["Started", time(session.started)],
       ["Ended", session.ended ? make("span", time(session.ended), ` ${session.end_reason ?? ""}`) : null],
+      ["Terminated", session.terminated ? make("span", time(session.terminated.at), ` by ${session.terminated.by}`,
+        session.terminated.reason ? `: ${session.terminated.reason}` : "") : null],
       ["Lost events", session.lost_events ? make("span.bad-status", String(session.lost_events)) : null],
     ]), end), make("h3", truncated ? "The first execs of the session; History has the others" : "Execs"), rows));
     function show(key) {
