@@ -8,6 +8,7 @@ use clap::Args;
 use tokio::runtime::Runtime;
 use tonic::{Code, Status};
 
+use super::output;
 use super::service::ServiceOptions;
 use super::{Failure, SUCCESS};
 use crate::link::ServiceCaller;
@@ -36,7 +37,7 @@ pub(super) struct AuditArguments {
 
 pub(super) fn audit(arguments: &AuditArguments) -> Result<c_int, Failure> {
     let failed = |error: AuditError| Failure::new(&error).exiting(error.exit_code().into());
-    let out = &mut io::BufWriter::new(io::stdout());
+    let out = &mut io::BufWriter::new(output::stdout());
     let data = arguments.audit.data.as_deref();
     let service = &arguments.service;
     let caller = service.caller_unless("--data", data, "EXECGATE_POLICYD_DATA")?;

@@ -58,6 +58,9 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// twice the memory. With this, 2 MiB of arguments take eight round trips, and those calls 512 MiB.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
+/// What the sessions that are connected may take by what they say of themselves, in KiB: those of a gate, and all.
+const SESSIONS_OF_ONE_GATE: usize = 256 << 10;
+const SESSIONS_IN_ALL: usize = 512 << 10;
 /// Most calls of one connection.
 const MAX_STREAMS: u32 = 2_048;
 /// Most bytes of one call's headers: a token, and what proxies add.
@@ -814,11 +817,13 @@ impl Services {
         let policy = RulesService::new(Setting {
             rules: sources.rules.in_force(),
             tokens: sources.tokens.as_ref().map(Followed::in_force),
+            operators: operators.clone(),
             owners: owners.clone(),
             desk: operators.is_some().then(|| desk.clone()),
             numbers,
             rates,
             sessions: sessions.clone(),
+            room_of_sessions: Arc::new(Room::of_size(SESSIONS_OF_ONE_GATE, SESSIONS_IN_ALL)),
             store: kept.store,
             stopping: stopping.clone(),
         });
@@ -857,7 +862,7 @@ impl Services {
         let audit = AuditServiceServer::from_arc(self.audit)
             .max_decoding_message_size(MAX_QUESTION_SIZE)
             .max_encoding_message_size(2 * MAX_MESSAGE_SIZE);
-        let mut routes = Routes::new(Reception::new(policy, room));
+        let mut routes = Routes::new(Reception::apart(policy, room));
         routes = routes.add_service(Reception::new(audit, room));
         if let Some(operating) = self.operating {
             let approvals = ApprovalServiceServer::from_arc(operating.approvals)

@@ -17,6 +17,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use prost::Message;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -24,12 +25,16 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::admission::{Admission, Admitted, Bounds, Full};
 use super::approvals::{Answered, Control, Decided, Desk, Question, WAITING_OF_ONE_SESSION};
-use super::authenticate::{Caller, not_a_gate, revoked};
+use super::arrival::{LongMessage, LongMessages};
+use super::authenticate::{Caller, not_a_gate, promoted, revoked};
 use super::bounds;
+use super::elements::{self, MOST_ELEMENTS};
 use super::identity::GateIdentity;
 use super::numbers::{Counted, ServiceNumbers};
-use super::owners::Owners;
+use super::operators::Operator;
+use super::owners::{Claim, Owners};
 use super::rate::{Allowance, Rates, Within};
+use super::reception::{Held, Room};
 use super::rules::{
     EnvironmentFact, ExecFacts, OpinionReuse, OpinionReuseScope, Rules, Ruling, SessionFacts,
     UserFacts,
@@ -70,6 +75,7 @@ const STORING_PATIENCE: Duration = Duration::from_secs(5);
 const RESUMPTION_INTERVAL: Duration = Duration::from_secs(1);
 
 static REFUSED: Throttle = Throttle::new(Duration::from_secs(1));
+static REPEATED: Throttle = Throttle::new(Duration::from_secs(1));
 static TRESPASSES: Throttle = Throttle::new(Duration::from_secs(1));
 static UNREAD: Throttle = Throttle::new(Duration::from_secs(1));
 static RATE_LIMITED: Throttle = Throttle::new(Duration::from_secs(1));
@@ -90,6 +96,7 @@ pub(super) struct RulesService {
 pub(super) struct Setting {
     pub(super) rules: watch::Receiver<Arc<Rules>>,
     pub(super) tokens: Option<watch::Receiver<Arc<Tokens>>>,
+    pub(super) operators: Option<watch::Receiver<Arc<Tokens<Operator>>>>,
     pub(super) store: Option<Store>,
     pub(super) owners: Owners,
     /// Where persons are asked; `None`: nobody can be.
@@ -98,6 +105,8 @@ pub(super) struct Setting {
     /// How many execs a second a gate may ask about; `None`: any number.
     pub(super) rates: Option<Rates>,
     pub(super) sessions: Sessions,
+    /// For what sessions say of themselves, which is there as long as they are.
+    pub(super) room_of_sessions: Arc<Room>,
     pub(super) stopping: CancellationToken,
 }
 
@@ -141,6 +150,7 @@ impl PolicyService for RulesService {
             terminated: None,
             is_resumed: false,
             trace,
+            long: request.extensions().get().cloned().unwrap_or_default(),
             events: request.into_inner(),
             answers,
             caller,
@@ -199,6 +209,8 @@ struct Call {
     /// The trace that it belongs to, as the gate says.
     trace: Option<TraceParent>,
     events: Streaming<v1::SessionRequest>,
+    /// What of them is long.
+    long: LongMessages,
     answers: mpsc::Sender<Result<v1::SessionResponse, Status>>,
     caller: Caller,
     /// The session that it is about, once that is known; for the log.
@@ -241,9 +253,16 @@ impl Call {
 
     async fn converse(&mut self) -> Result<(), End> {
         let (opening, session) = self.opening().await?;
+        let room = self.setting.room_of_sessions.of(self.caller.gate.clone());
+        let _held = room.take(size_of_facts(&session)).ok_or_else(|| {
+            Status::resource_exhausted(
+                "this session and others of this gate say more of themselves than is kept; shorten their \
+                 commands and labels, or end some",
+            )
+        })?;
         self.session = Some(session.id.clone());
         let claimed = self.setting.owners.claim(&session.id, &self.caller.gate);
-        claimed.map_err(|owner| self.trespass(&session.id, &owner))?;
+        let claim = claimed.map_err(|owner| self.trespass(&session.id, &owner))?;
         tracing::info!(
             session = session.id,
             gate = %self.caller.gate,
@@ -257,6 +276,16 @@ impl Call {
             Some(Event::SessionStarted(started)) => started.resumption,
             _ => None,
         };
+        // Gates say that they go on. Who doesn't repeats what a gate once said, with its credential.
+        if claim == Claim::Again
+            && resumption.is_none()
+            && let Some(held_back) = REPEATED.admit()
+        {
+            tracing::warn!(
+                session = session.id, gate = %self.caller.gate, trace = self.trace_id(), held_back,
+                "a session that is known is told once more from its beginning; what is on record of it stays as it is"
+            );
+        }
         let conversation = match resumption.map(|resumption| resumption.reason()) {
             Some(v1::ResumptionReason::Delivery) => Conversation::Delivery,
             _ => Conversation::Decisions,
@@ -330,10 +359,10 @@ impl Call {
     /// Reads the event that opens the call.
     async fn opening(&mut self) -> Result<(v1::SessionRequest, SessionFacts), End> {
         let first = tokio::select! {
-            first = tokio::time::timeout(OPENING_PATIENCE, self.events.message()) => first,
+            first = tokio::time::timeout(OPENING_PATIENCE, next(&mut self.events, &self.long)) => first,
             () = self.setting.stopping.cancelled() => return Err(stopping().into()),
         };
-        let first = first
+        let (first, _held) = first
             .map_err(|_| {
                 Status::invalid_argument(format!(
                     "no SessionStarted within {} seconds",
@@ -366,6 +395,7 @@ impl Call {
             .as_ref()
             .map_or_else(|| silent.subscribe(), |journal| journal.progress());
         let mut tokens = self.setting.tokens.clone();
+        let mut operators = self.setting.operators.clone();
         let mut look = tokio::time::interval(RESUMPTION_INTERVAL);
         loop {
             tokio::select! {
@@ -395,20 +425,21 @@ impl Call {
                     Control::Terminate(reason) => self.terminate(reason).await?,
                 },
                 () = revoked(self.caller.token.as_ref(), &mut tokens) => return Err(no_longer_valid().into()),
+                () = promoted(self.caller.credential.as_ref(), &mut operators) => return Err(not_a_gate().into()),
                 _ = look.tick() => {
                     if journal.as_ref().is_some_and(|journal| journal.is_to_be_resumed()) {
                         return Err(not_stored().into());
                     }
                 }
-                event = self.events.message() => {
-                    let Some(mut request) = event.map_err(|status| unreadable(&status))? else {
+                event = next(&mut self.events, &self.long) => {
+                    // It has its room until it is answered, and handed to the store, which has room of its own.
+                    let Some((request, _held)) = event.map_err(|status| unreadable(&status))? else {
                         return Ok(());
                     };
                     let received = Instant::now();
                     within_bounds(&request)?;
                     let answer = self.react(session, conversation, &request, received).await?;
                     if let Some(journal) = &mut journal {
-                        forget_values(&mut request);
                         journal.record(request, answer);
                     }
                 }
@@ -656,6 +687,42 @@ fn unreadable(status: &Status) -> End {
     }
 }
 
+/// The next event, with the room that it has where it is a long one.
+async fn next(
+    events: &mut Streaming<v1::SessionRequest>,
+    long: &LongMessages,
+) -> Result<Option<(v1::SessionRequest, Option<Held>)>, Status> {
+    let Some(short) = events.message().await? else {
+        return Ok(None);
+    };
+    Ok(Some(match long.take() {
+        None => (short, None),
+        Some(LongMessage { bytes, held }) => {
+            if !elements::are_few(&bytes) {
+                return Err(Status::invalid_argument(format!(
+                    "it is garbled, or names more than {MOST_ELEMENTS} things"
+                )));
+            }
+            let event = v1::SessionRequest::decode(bytes)
+                .map_err(|error| Status::invalid_argument(error.to_string()))?;
+            (event, Some(held))
+        }
+    }))
+}
+
+/// What a session takes by what it says of itself: for itself, and for operators to be shown.
+fn size_of_facts(session: &SessionFacts) -> usize {
+    let words = session
+        .command
+        .iter()
+        .map(|word| word.len() + size_of::<Vec<u8>>());
+    let labels = session
+        .labels
+        .iter()
+        .map(|(key, value)| key.len() + value.len() + 2 * size_of::<String>());
+    2 * (session.workdir.len() + words.sum::<usize>() + labels.sum::<usize>())
+}
+
 fn within_bounds(request: &v1::SessionRequest) -> Result<(), Status> {
     match request.event.as_ref().and_then(bounds::excess) {
         None => Ok(()),
@@ -664,19 +731,6 @@ fn within_bounds(request: &v1::SessionRequest) -> Result<(), Status> {
             request.sequence
         ))),
     }
-}
-
-/// Values of the environment are for deciding by, and not for the record.
-fn forget_values(request: &mut v1::SessionRequest) {
-    let exec = match &mut request.event {
-        Some(Event::ExecRequested(exec)) => exec,
-        Some(Event::ExecReused(reused)) => match &mut reused.exec {
-            Some(exec) => exec,
-            None => return,
-        },
-        _ => return,
-    };
-    exec.environment_variables.clear();
 }
 
 /// The gate may have another one: it is to call again at once.
