@@ -14,9 +14,10 @@ use tonic::Status;
 use tonic::transport::Channel;
 use tower::{Service as _, ServiceExt};
 use v1::session_request::Event;
+use v1::session_response::Answer;
 
 use crate::scenario;
-use crate::service::{Place, Service};
+use crate::service::{Place, Service, digest};
 use crate::stranger::{Call, SESSION, connect, requested, started};
 
 /// What the service may grow by in a flood, in KiB: what waits for the store, and what is on its way.
@@ -24,6 +25,8 @@ const GROWTH_KIB: u64 = 768 << 10;
 /// The same in one whose calls read everything, so that nothing of it stays: what one gate's messages may take while they
 /// are understood, 128 MiB for the store, and what the allocator keeps.
 const GROWTH_OF_READERS_KIB: u64 = 512 << 10;
+/// The same where one message comes after the other.
+const GROWTH_OF_ONE_KIB: u64 = 288 << 10;
 
 fn session(number: usize) -> String {
     format!("{number:032x}")
@@ -396,6 +399,20 @@ fn empty_variables(exec_id: u64, count: usize) -> Event {
     Event::ExecRequested(exec)
 }
 
+/// A question of which most is the value of a variable, almost as much as goes into a message.
+fn long_variable(exec_id: u64) -> Event {
+    let Event::ExecRequested(mut exec) = requested(exec_id) else {
+        panic!("another event");
+    };
+    exec.arguments = vec![b"true"[..].into()];
+    exec.environment_variables = vec![v1::EnvironmentVariable {
+        name: b"LONG"[..].into(),
+        value: vec![b'x'; 15 << 20].into(),
+        ..v1::EnvironmentVariable::default()
+    }];
+    Event::ExecRequested(exec)
+}
+
 /// Each call asks once about something huge, is answered, and stays.
 #[tokio::test]
 async fn calls_that_had_a_huge_question_once_keep_nothing_of_it() {
@@ -405,30 +422,53 @@ async fn calls_that_had_a_huge_question_once_keep_nothing_of_it() {
         let service = place.serve(&[&"--tokens", &tokens]);
         let before = service.resident_kib();
         let mut calls = Vec::new();
-        for number in 0..48 {
+        for number in 0..24 {
             let channel = connect(&service.address).await;
             let mut call = Call::open(channel, Some("g")).await.expect("a call");
             call.tell(1, started(&session(number + 1), None)).await;
-            let Event::ExecRequested(mut exec) = requested(1) else {
-                panic!("another event");
-            };
-            let value = vec![b'x'; 15 << 20].into();
-            let name = b"LONG"[..].into();
-            exec.environment_variables = vec![v1::EnvironmentVariable {
-                name,
-                value,
-                ..v1::EnvironmentVariable::default()
-            }];
-            call.tell(2, Event::ExecRequested(exec)).await;
+            call.tell(2, long_variable(1)).await;
             assert_eq!(call.verdict().await, "gate token:greedy");
             calls.push(call);
-            assert_grown_below(&service, before, GROWTH_OF_READERS_KIB);
+            assert_grown_below(&service, before, GROWTH_OF_ONE_KIB);
         }
         serves_others(&service).await;
         // They are as good as before.
         for call in &mut calls {
             call.tell(3, requested(2)).await;
             assert_eq!(call.verdict().await, "gate token:greedy");
+        }
+    }))
+    .await;
+}
+
+/// What waits for a person is what that person is shown.
+#[tokio::test]
+async fn huge_questions_that_wait_for_a_person() {
+    scenario(Box::pin(async {
+        let place = Place::new();
+        let rules = "prefix_rule([\"true\"], \"ask\", within = \"10m\")\n";
+        std::fs::write(place.path("x.rules"), rules).expect("a file");
+        let tokens = place.tokens(&[("greedy", "g")]);
+        let operators = place.path("operators");
+        std::fs::write(&operators, format!("ada {}\n", digest("op"))).expect("a file");
+        let service = place.serve(&[&"--tokens", &tokens, &"--operators", &operators]);
+        let before = service.resident_kib();
+        let channel = connect(&service.address).await;
+        let mut call = Call::open(channel, Some("g")).await.expect("a call");
+        call.tell(1, started(&session(1), None)).await;
+        for exec_id in 1..=24 {
+            call.tell(exec_id + 1, long_variable(exec_id)).await;
+            loop {
+                match call.next().await.expect("open").expect("open") {
+                    Answer::VerdictPending(pending) => {
+                        assert_eq!(pending.exec_id, exec_id);
+                        break;
+                    }
+                    Answer::Verdict(verdict) => panic!("{verdict:?}"),
+                    _ => {}
+                }
+            }
+            assert_grown_below(&service, before, GROWTH_OF_ONE_KIB);
         }
     }))
     .await;
