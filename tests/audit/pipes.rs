@@ -37,7 +37,7 @@ fn a_service_that_hangs_up_is_told_of() {
             let done = command.env_clear().output().expect("it runs");
             let said = String::from_utf8_lossy(&done.stderr);
             assert_eq!(done.status.code(), Some(expected), "{arguments:?}: {said}");
-            assert!(said.contains("policy service"), "{arguments:?}: {said}");
+            assert!(said.starts_with("execgate: "), "{arguments:?}: {said}");
             assert!(done.stdout.is_empty());
         }
     }
