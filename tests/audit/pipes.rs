@@ -31,7 +31,7 @@ fn a_service_that_hangs_up_is_told_of() {
     for (arguments, expected) in [
         (&["audit"][..], 1),
         (&["watch"], 1),
-        (&["replay", "--rules", rules], 1),
+        (&["replay", "--rules", rules], 2),
         (&["approvals", "list"], 5),
         (&["approvals", "watch"], 5),
         (&["sessions", "list"], 5),
