@@ -8,6 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
 use super::operator::{CLOSED_BEFORE, Operator, REFUSED, left, table, unwritten};
+use super::output;
 use super::service::ServiceOptions;
 use super::{Failure, OutputForm, OutputOption, SUCCESS};
 use crate::pb::approval::v1 as pb;
@@ -192,7 +193,7 @@ fn list(arguments: &ListArguments) -> Result<c_int, Failure> {
     approvals.truncate(most);
     // What waits longest is last on the screen otherwise, and most urgent.
     approvals.reverse();
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout();
     let written = match arguments.output.output {
         OutputForm::Json => approvals.iter().try_for_each(|approval| {
             writeln!(out, "{}", text::plain_json(&json::approval(approval)))
@@ -320,7 +321,7 @@ fn show(arguments: &ShowArguments) -> Result<c_int, Failure> {
         client(channel).get_approval(request).await
     })?;
     let approval = response.approval.unwrap_or_default();
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout();
     write_one(&approval, arguments.output.output, &mut out)
         .and_then(|()| out.flush())
         .map_err(|error| unwritten(&error))?;
@@ -376,7 +377,7 @@ fn resolve(arguments: &ResolveArguments, decision: pb::Decision) -> Result<c_int
         pb::Decision::Approve => pb::ApprovalState::Approved,
         pb::Decision::Deny | pb::Decision::Unspecified => pb::ApprovalState::Denied,
     };
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout();
     let written = match arguments.output.output {
         OutputForm::Json => {
             let mut object = json::approval(&approval);
@@ -447,7 +448,7 @@ fn watch(arguments: &WatchArguments) -> Result<c_int, Failure> {
             pb::ApprovalChange::Closed => "closed",
             pb::ApprovalChange::Unspecified => "unknown",
         };
-        let mut out = io::stdout().lock();
+        let mut out = output::stdout();
         let written = match (form, &change.approval) {
             (OutputForm::Json, approval) => {
                 let approval = approval.as_ref().map(json::approval);
@@ -481,7 +482,7 @@ fn remembered(arguments: &WatchArguments) -> Result<c_int, Failure> {
     let response = operator.call(pb::ListGrantsRequest {}, |channel, request| async move {
         client(channel).list_grants(request).await
     })?;
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout();
     let written = match arguments.output.output {
         OutputForm::Json => response
             .grants
@@ -532,7 +533,7 @@ fn forget(arguments: &ShowArguments) -> Result<c_int, Failure> {
         client(channel).revoke_grant(request).await
     })?;
     let grant = response.grant.unwrap_or_default();
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout();
     let written = match arguments.output.output {
         OutputForm::Json => writeln!(out, "{}", text::plain_json(&json::grant(&grant))),
         OutputForm::Text => writeln!(

@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use tokio::runtime::Runtime;
 use tonic::{Code, Status};
 
+use super::output;
 use super::service::ServiceOptions;
 use super::{Failure, SUCCESS};
 use crate::link::ServiceCaller;
@@ -62,7 +63,7 @@ struct HeadArguments {
 }
 
 pub(super) fn audit(arguments: &AuditArguments) -> Result<c_int, Failure> {
-    let out = &mut io::BufWriter::new(io::stdout());
+    let out = &mut io::BufWriter::new(output::stdout());
     let done = match &arguments.command {
         None => {
             let data = arguments.audit.data.as_deref();

@@ -10,6 +10,7 @@ mod exec;
 mod executor;
 mod journal;
 mod operator;
+mod output;
 mod place;
 mod policy;
 mod replay;

@@ -77,6 +77,8 @@ impl Operator {
     }
 
     pub(super) fn failure(&self, status: Status) -> Failure {
+        // One of the connection has a cause here; what a service says comes without.
+        let is_unreachable = std::error::Error::source(&status).is_some();
         let words = self.caller.describe(status.clone());
         let status = self.caller.explain(status);
         let failure = Failure::saying(match status.code() {
@@ -94,6 +96,7 @@ impl Operator {
                  `execgate token NAME` makes one",
             ),
             Code::Unavailable => failure.exiting(REFUSED),
+            _ if is_unreachable => failure.exiting(REFUSED),
             _ => failure.exiting(FAILED),
         }
     }

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::Failure;
 use super::audit::RemoteRecord;
+use super::output;
 use super::service::ServiceOptions;
 use crate::policyd::replay::{self, ReplayArgs, ReplayError, Selection, Source};
 use crate::policyd::suggest::{self, SuggestArgs};
@@ -31,7 +32,7 @@ fn with_source<T>(
     selection: &Selection,
     work: impl FnOnce(Source<'_>, &mut dyn Write) -> Result<T, ReplayError>,
 ) -> Result<T, Failure> {
-    let out = &mut io::BufWriter::new(io::stdout());
+    let out = &mut io::BufWriter::new(output::stdout());
     let caller = match &selection.from {
         Some(from) => service.caller_unless("--from", Some(from), "")?,
         None => {

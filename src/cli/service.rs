@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::Failure;
 use super::policy::{Shown, unprepared};
+use super::{Failure, output};
 use crate::link::{Endpoint, ServiceCaller};
 
 /// Where a policy service is, and what an operator or auditor shows it. A gate's credentials are others.
@@ -79,7 +79,8 @@ impl ServiceOptions {
         Ok(None)
     }
 
-    /// What calls the service; `None` where none is named.
+    /// What calls the service; `None` where none is named. Whatever that does to a connection, it doesn't end
+    /// this process.
     pub(super) fn caller(&self) -> Result<Option<ServiceCaller>, Failure> {
         let named = self.service.as_deref().map(str::trim);
         let Some(name) = named.filter(|name| !name.is_empty()) else {
@@ -98,6 +99,7 @@ impl ServiceOptions {
         };
         let caller = endpoint.caller(&shown.credentials());
         let caller = caller.map_err(|error| unprepared(&error).exiting(super::USAGE))?;
+        output::survive_connections();
         Ok(Some(caller))
     }
 }

@@ -1,12 +1,13 @@
 //! `sessions`: which are connected to a policy service, and how one is ended.
 
 use std::ffi::c_int;
-use std::io::{self, Write};
+use std::io::Write;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::operator::{Operator, SENSELESS, UNKNOWN, table, unwritten};
+use super::output;
 use super::service::ServiceOptions;
 use super::{Failure, OutputForm, OutputOption, SUCCESS};
 use crate::pb::session::v1 as pb;
@@ -103,7 +104,7 @@ fn all(operator: &Operator) -> Result<Vec<pb::Session>, Failure> {
 fn list(arguments: &ListArguments) -> Result<c_int, Failure> {
     let operator = Operator::new(&arguments.service)?;
     let sessions = all(&operator)?;
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout();
     let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let written = match arguments.output.output {
         OutputForm::Json => sessions.iter().try_for_each(|session| {
@@ -185,7 +186,7 @@ fn terminate(arguments: &TerminateArguments) -> Result<c_int, Failure> {
     })?;
     let is_told = ended.outcome() == pb::TerminateOutcome::Told;
     let by = text::shown(ended.terminated_by.as_bytes());
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout();
     let written = match arguments.output.output {
         OutputForm::Json => writeln!(
             out,

@@ -69,3 +69,6 @@ impl Stream for Outgoing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

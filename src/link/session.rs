@@ -78,10 +78,10 @@ struct Gathered {
 
 /// How long an event that nobody waits for may wait for others. Each message that is sent by itself wakes the
 /// service, at the cost of the command that has just begun.
-const GATHERING: Duration = Duration::from_millis(5);
+pub(super) const GATHERING: Duration = Duration::from_millis(5);
 
 /// As many events don't wait for more.
-const MOST_GATHERED: usize = 64;
+pub(super) const MOST_GATHERED: usize = 64;
 
 /// Who waits for an answer.
 #[derive(Debug)]

@@ -24,6 +24,8 @@ pub(super) struct Caller {
     pub(super) gate: GateIdentity,
     /// The token that says so, where one does: the call ends when it is no longer valid.
     pub(super) token: Option<Credential>,
+    /// The token or certificate that says so: the call ends when it becomes an operator's.
+    pub(super) credential: Option<Credential>,
 }
 
 /// The operator who makes a call. Each call of an operator has it as an extension, and no other call has.
@@ -163,7 +165,15 @@ impl Authentication {
         proven: Option<Proof>,
         shown: Option<TokenDigest>,
     ) -> Result<Caller, &'static str> {
-        let by_connection = |gate| Caller { gate, token: None };
+        let credential = match &proven {
+            Some(Proof::Certificate(gate)) => Some(Credential::Certificate(gate.clone())),
+            _ => None,
+        };
+        let by_connection = |gate| Caller {
+            gate,
+            token: None,
+            credential,
+        };
         let Some(tokens) = &self.tokens else {
             return match proven {
                 Some(Proof::Certificate(gate)) => Ok(by_connection(gate)),
@@ -186,6 +196,7 @@ impl Authentication {
             (_, Some(gate)) => Ok(Caller {
                 gate,
                 token: shown.map(Credential::Token),
+                credential: shown.map(Credential::Token),
             }),
             (_, None) => Err("the policy service asks for a token, and the gate shows none"),
         }
@@ -242,6 +253,21 @@ pub(super) async fn revoked<H: Holder>(
     }
     // Nothing is revoked any more: the service ends.
     std::future::pending::<()>().await;
+}
+
+/// Completes when the credential of a gate's call is an operator's: it is no gate's any more.
+pub(super) async fn promoted(
+    credential: Option<&Credential>,
+    operators: &mut Option<watch::Receiver<Arc<Tokens<Operator>>>>,
+) {
+    let (Some(credential), Some(operators)) = (credential, operators) else {
+        return std::future::pending().await;
+    };
+    let is_operators = |operators: &Arc<Tokens<Operator>>| operators.holder(credential).is_some();
+    if operators.wait_for(is_operators).await.is_err() {
+        // Nobody becomes an operator any more: the service ends.
+        std::future::pending::<()>().await;
+    }
 }
 
 fn bearer(authorization: &[u8]) -> Result<TokenDigest, &'static str> {

@@ -18,6 +18,7 @@
 mod accept;
 mod admission;
 pub(crate) mod approvals;
+mod arrival;
 pub mod audit;
 mod authenticate;
 mod bounds;
@@ -26,6 +27,7 @@ pub mod command;
 mod connection;
 mod console;
 pub(crate) mod described;
+mod elements;
 mod identity;
 pub mod listen;
 mod numbers;

@@ -8,6 +8,13 @@ use super::identity::GateIdentity;
 /// Most sessions whose owner is kept in memory: about 20 MiB of them. The store knows all that it has.
 pub(super) const MOST_REMEMBERED: usize = 131_072;
 
+/// Whether a gate's session was known before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Claim {
+    First,
+    Again,
+}
+
 /// Remembers which gate started which session, the latest ones.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Owners(Arc<Mutex<Remembered>>);
@@ -21,11 +28,11 @@ struct Remembered {
 
 impl Owners {
     /// Makes a session a gate's, unless it is another's: then tells whose.
-    pub(super) fn claim(&self, session: &str, gate: &GateIdentity) -> Result<(), GateIdentity> {
+    pub(super) fn claim(&self, session: &str, gate: &GateIdentity) -> Result<Claim, GateIdentity> {
         let mut remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(owner) = remembered.owners.get(session) {
             return if owner == gate {
-                Ok(())
+                Ok(Claim::Again)
             } else {
                 Err(owner.clone())
             };
@@ -38,7 +45,7 @@ impl Owners {
         let session: Arc<str> = session.into();
         remembered.order.push_back(Arc::clone(&session));
         remembered.owners.insert(session, gate.clone());
-        Ok(())
+        Ok(Claim::First)
     }
 
     /// Whether it is a session that somebody started, as far as is remembered.
@@ -64,8 +71,8 @@ mod tests {
     fn a_session_is_whose_it_was_first() {
         let gate = |name| GateIdentity::token(name).expect("a name");
         let owners = Owners::default();
-        owners.claim("s", &gate("a")).expect("new");
-        owners.claim("s", &gate("a")).expect("its own");
+        assert_eq!(owners.claim("s", &gate("a")), Ok(Claim::First));
+        assert_eq!(owners.claim("s", &gate("a")), Ok(Claim::Again));
         assert_eq!(owners.claim("s", &gate("b")), Err(gate("a")));
         assert_eq!(
             owners.claim("s", &GateIdentity::anonymous()),

@@ -16,6 +16,7 @@
 
 mod answers;
 mod call;
+mod events;
 mod facts;
 
 use std::sync::Arc;
@@ -32,8 +33,10 @@ use super::approvals::{Desk, WAITING_OF_ONE_SESSION};
 use super::authenticate::{Caller, not_a_gate};
 use super::identity::GateIdentity;
 use super::numbers::{Counted, ServiceNumbers};
+use super::operators::Operator;
 use super::owners::Owners;
 use super::rate::Rates;
+use super::reception::Room;
 use super::rules::Rules;
 use super::sessions::Sessions;
 use super::store::Store;
@@ -72,6 +75,7 @@ pub(super) struct RulesService {
 pub(super) struct Setting {
     pub(super) rules: watch::Receiver<Arc<Rules>>,
     pub(super) tokens: Option<watch::Receiver<Arc<Tokens>>>,
+    pub(super) operators: Option<watch::Receiver<Arc<Tokens<Operator>>>>,
     pub(super) store: Option<Store>,
     pub(super) owners: Owners,
     /// Where persons are asked; `None`: nobody can be.
@@ -80,6 +84,8 @@ pub(super) struct Setting {
     /// How many execs a second a gate may ask about; `None`: any number.
     pub(super) rates: Option<Rates>,
     pub(super) sessions: Sessions,
+    /// For what sessions say of themselves, which is there as long as they are.
+    pub(super) room_of_sessions: Arc<Room>,
     pub(super) stopping: CancellationToken,
 }
 
@@ -123,6 +129,7 @@ impl PolicyService for RulesService {
             terminated: None,
             is_resumed: false,
             trace,
+            long: request.extensions().get().cloned().unwrap_or_default(),
             events: request.into_inner(),
             answers,
             caller,

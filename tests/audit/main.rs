@@ -12,6 +12,7 @@ mod console;
 mod kills;
 mod lists;
 mod operating;
+mod pipes;
 mod place;
 mod programs;
 mod watchers;

@@ -14,13 +14,19 @@ use tonic::Status;
 use tonic::transport::Channel;
 use tower::{Service as _, ServiceExt};
 use v1::session_request::Event;
+use v1::session_response::Answer;
 
 use crate::scenario;
-use crate::service::{Place, Service};
+use crate::service::{Place, Service, digest};
 use crate::stranger::{Call, SESSION, connect, requested, started};
 
 /// What the service may grow by in a flood, in KiB: what waits for the store, and what is on its way.
 const GROWTH_KIB: u64 = 768 << 10;
+/// The same in one whose calls read everything, so that nothing of it stays: what one gate's messages may take while they
+/// are understood, 128 MiB for the store, and what the allocator keeps.
+const GROWTH_OF_READERS_KIB: u64 = 512 << 10;
+/// The same where one message comes after the other.
+const GROWTH_OF_ONE_KIB: u64 = 288 << 10;
 
 fn session(number: usize) -> String {
     format!("{number:032x}")
@@ -45,8 +51,12 @@ async fn serves_others(service: &Service) {
 }
 
 fn assert_bounded(service: &Service, before: u64) {
+    assert_grown_below(service, before, GROWTH_KIB);
+}
+
+fn assert_grown_below(service: &Service, before: u64, bound_kib: u64) {
     let grown = service.resident_kib().saturating_sub(before);
-    assert!(grown < GROWTH_KIB, "it grew by {} MiB", grown >> 10);
+    assert!(grown < bound_kib, "it grew by {} MiB", grown >> 10);
 }
 
 #[tokio::test]
@@ -377,5 +387,185 @@ async fn strings_of_megabytes_one_after_another() {
             0
         );
     })
+    .await;
+}
+
+/// The variables that the service is shown, each as short as it can be: in memory they take far more than on the way.
+fn empty_variables(exec_id: u64, count: usize) -> Event {
+    let Event::ExecRequested(mut exec) = requested(exec_id) else {
+        panic!("another event");
+    };
+    exec.environment_variables = vec![v1::EnvironmentVariable::default(); count];
+    Event::ExecRequested(exec)
+}
+
+/// A question of which most is the value of a variable, almost as much as goes into a message.
+fn long_variable(exec_id: u64) -> Event {
+    let Event::ExecRequested(mut exec) = requested(exec_id) else {
+        panic!("another event");
+    };
+    exec.arguments = vec![b"true"[..].into()];
+    exec.environment_variables = vec![v1::EnvironmentVariable {
+        name: b"LONG"[..].into(),
+        value: vec![b'x'; 15 << 20].into(),
+        ..v1::EnvironmentVariable::default()
+    }];
+    Event::ExecRequested(exec)
+}
+
+/// Each call asks once about something huge, is answered, and stays.
+#[tokio::test]
+async fn calls_that_had_a_huge_question_once_keep_nothing_of_it() {
+    scenario(Box::pin(async {
+        let place = Place::new();
+        let tokens = place.tokens(&[("greedy", "g"), ("modest", "m")]);
+        let service = place.serve(&[&"--tokens", &tokens]);
+        let before = service.resident_kib();
+        let mut calls = Vec::new();
+        for number in 0..24 {
+            let channel = connect(&service.address).await;
+            let mut call = Call::open(channel, Some("g")).await.expect("a call");
+            call.tell(1, started(&session(number + 1), None)).await;
+            call.tell(2, long_variable(1)).await;
+            assert_eq!(call.verdict().await, "gate token:greedy");
+            calls.push(call);
+            assert_grown_below(&service, before, GROWTH_OF_ONE_KIB);
+        }
+        serves_others(&service).await;
+        // They are as good as before.
+        for call in &mut calls {
+            call.tell(3, requested(2)).await;
+            assert_eq!(call.verdict().await, "gate token:greedy");
+        }
+    }))
+    .await;
+}
+
+/// What waits for a person is what that person is shown.
+#[tokio::test]
+async fn huge_questions_that_wait_for_a_person() {
+    scenario(Box::pin(async {
+        let place = Place::new();
+        let rules = "prefix_rule([\"true\"], \"ask\", within = \"10m\")\n";
+        std::fs::write(place.path("x.rules"), rules).expect("a file");
+        let tokens = place.tokens(&[("greedy", "g")]);
+        let operators = place.path("operators");
+        std::fs::write(&operators, format!("ada {}\n", digest("op"))).expect("a file");
+        let service = place.serve(&[&"--tokens", &tokens, &"--operators", &operators]);
+        let before = service.resident_kib();
+        let channel = connect(&service.address).await;
+        let mut call = Call::open(channel, Some("g")).await.expect("a call");
+        call.tell(1, started(&session(1), None)).await;
+        for exec_id in 1..=24 {
+            call.tell(exec_id + 1, long_variable(exec_id)).await;
+            loop {
+                match call.next().await.expect("open").expect("open") {
+                    Answer::VerdictPending(pending) => {
+                        assert_eq!(pending.exec_id, exec_id);
+                        break;
+                    }
+                    Answer::Verdict(verdict) => panic!("{verdict:?}"),
+                    _ => {}
+                }
+            }
+            assert_grown_below(&service, before, GROWTH_OF_ONE_KIB);
+        }
+    }))
+    .await;
+}
+
+/// Messages of which most is how many things they name.
+#[tokio::test]
+async fn questions_that_are_larger_when_they_are_understood() {
+    scenario(Box::pin(async {
+        let place = Place::new();
+        let tokens = place.tokens(&[("greedy", "g"), ("modest", "m")]);
+        let service = place.serve(&[&"--tokens", &tokens]);
+        let before = service.resident_kib();
+        // As many as a command can have are answered.
+        let channel = connect(&service.address).await;
+        let mut call = Call::open(channel, Some("g")).await.expect("a call");
+        call.tell(1, started(&session(99), None)).await;
+        call.tell(2, empty_variables(1, 1_000_000)).await;
+        assert_eq!(call.verdict().await, "gate token:greedy");
+        drop(call);
+        // More aren't, however many come at once: as many as go into one message, each of two bytes.
+        let variables = [0x5a, 0].repeat(7 << 20);
+        let mut request = vec![0x22];
+        prost::encoding::encode_varint(variables.len() as u64, &mut request);
+        request.extend(variables);
+        let request = Bytes::from(request);
+        let mut calls = Vec::new();
+        for number in 0..12 {
+            let call = call_of_bytes(&connect(&service.address).await).await;
+            let start = v1::SessionRequest {
+                sequence: 1,
+                event_time: None,
+                event: Some(started(&session(number + 1), None)),
+            };
+            let start = start.encode_to_vec();
+            let lengths = [start.len(), request.len()];
+            let [first, second] = lengths.map(|length| {
+                let length = u32::try_from(length).expect("small").to_be_bytes();
+                Bytes::from([&[0], &length[..]].concat())
+            });
+            for piece in [first, start.into(), second, request.clone()] {
+                call.send(piece).await.expect("it is taken");
+            }
+            calls.push(call);
+        }
+        for call in calls {
+            // Until the service has ended it.
+            while tokio::time::timeout(Duration::from_millis(5), call.closed())
+                .await
+                .is_err()
+            {
+                assert_grown_below(&service, before, GROWTH_OF_READERS_KIB);
+            }
+        }
+        service.wait_for_log("names more than 1048576").await;
+        serves_others(&service).await;
+    }))
+    .await;
+}
+
+/// Sessions that say much of themselves, and live.
+#[tokio::test]
+async fn sessions_whose_commands_are_huge() {
+    scenario(Box::pin(async {
+        let place = Place::new();
+        let tokens = place.tokens(&[("greedy", "g"), ("modest", "m")]);
+        let service = place.serve(&[&"--tokens", &tokens]);
+        let before = service.resident_kib();
+        let huge = async |number: usize| {
+            let channel = connect(&service.address).await;
+            let mut call = Call::open(channel, Some("g")).await.expect("a call");
+            let Event::SessionStarted(mut start) = started(&session(number), None) else {
+                panic!("another event");
+            };
+            start.command = vec![vec![b'x'; 15 << 20].into()];
+            call.tell(1, Event::SessionStarted(start)).await;
+            match call.next().await {
+                Ok(_) => Some(call),
+                Err(status) => {
+                    assert_eq!(status.code(), tonic::Code::ResourceExhausted, "{status}");
+                    None
+                }
+            }
+        };
+        let mut calls = Vec::new();
+        for number in 1..=24 {
+            calls.extend(huge(number).await);
+            assert_bounded(&service, before);
+        }
+        assert!((2..24).contains(&calls.len()), "{} are served", calls.len());
+        service.wait_for_log("say more of themselves").await;
+        serves_others(&service).await;
+        // Whoever goes makes room.
+        drop(calls);
+        while huge(99).await.is_none() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }))
     .await;
 }

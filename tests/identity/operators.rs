@@ -5,12 +5,15 @@ use std::path::Path;
 use std::process::Command;
 
 use execgate::link::{CertificateFiles, LinkCredentials};
+use execgate::model::DecisionCode;
 
 use crate::credentials::{known_as, refused};
-use crate::pki::{Authority, Validity, dns, uri};
+use crate::gate::Gate;
+use crate::pki::{Authority, Validity, dns, here, uri};
 use crate::process::{Done, EXECGATE, run};
 use crate::scenario;
-use crate::service::{Place, digest, mutual};
+use crate::service::{Place, digest, mutual, tls};
+use crate::stranger::{Call, SESSION, connect, requested, started};
 
 fn list(url: &str, ca: &Path, token: &Path) -> Done {
     let mut command = Command::new(EXECGATE);
@@ -123,6 +126,79 @@ async fn an_operator_may_have_a_certificate_which_is_then_no_gates() {
             .exits(5)
             .says("operator's token or certificate");
         known_as("uri:spiffe://example/ada", &url, credentials(&ada)).await;
+    })
+    .await;
+}
+
+/// Whose certificate or token becomes an operator's is no gate from then on, in the sessions that it has too.
+#[tokio::test]
+async fn a_gate_that_becomes_an_operator_loses_its_sessions() {
+    scenario(async {
+        let place = Place::new();
+        let directory = place.directory();
+        let ca = Authority::new(directory, "ca");
+        let host = ca.issue(directory, "host", &here(), Validity::Now);
+        let operators = place.path("operators");
+        std::fs::write(&operators, "dns:eve.example auditor\n").expect("a file");
+        let mut arguments = tls(&host).to_vec();
+        arguments.extend([&"--client-ca" as &dyn AsRef<OsStr>, &ca.file]);
+        arguments.extend([&"--operators" as &dyn AsRef<OsStr>, &operators]);
+        let service = place.serve(&arguments);
+        let gate = |number: u8, name: &str| {
+            let files = ca.issue(directory, name, &[dns(name)], Validity::Now);
+            Gate::with_session(&service.https(), number, |options| {
+                options.credentials = LinkCredentials {
+                    ca: Some(ca.file.clone()),
+                    certificate: Some(files),
+                    ..LinkCredentials::default()
+                };
+            })
+        };
+        let (promoted, kept) = (gate(1, "a.example"), gate(2, "b.example"));
+        for (gate, name) in [(&promoted, "a"), (&kept, "b")] {
+            let reason = gate.ask(1).denied(DecisionCode::Verdict).await;
+            assert_eq!(reason, format!("gate dns:{name}.example"));
+        }
+        let lines = "dns:eve.example auditor\ndns:a.example auditor\n";
+        std::fs::write(&operators, lines).expect("a file");
+        service.signal("HUP");
+        // It has asked nothing meanwhile.
+        service.wait_for_log("this credential isn't a gate's").await;
+        let reason = promoted.ask(2).denied(DecisionCode::Unreachable).await;
+        assert!(reason.contains("isn't a gate's"), "{reason}");
+        let reason = kept.ask(2).denied(DecisionCode::Verdict).await;
+        assert_eq!(reason, "gate dns:b.example");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_token_that_becomes_an_operators_ends_its_calls() {
+    scenario(async {
+        let place = Place::new();
+        let operators = place.path("operators");
+        std::fs::write(&operators, format!("ada {}\n", digest("op"))).expect("a file");
+        let tokens = place.tokens(&[("ci", "a"), ("lab", "b")]);
+        let service = place.serve(&[&"--tokens", &tokens, &"--operators", &operators]);
+        let channel = connect(&service.address).await;
+        let open = async |token, session: &str| {
+            let mut call = Call::open(channel.clone(), Some(token))
+                .await
+                .expect("a call");
+            call.tell(1, started(session, None)).await;
+            call.tell(2, requested(1)).await;
+            call.verdict().await;
+            call
+        };
+        let mut promoted = open("a", SESSION).await;
+        let mut kept = open("b", &SESSION.replace('0', "f")).await;
+        let lines = format!("ada {}\nbob {}\n", digest("op"), digest("a"));
+        std::fs::write(&operators, lines).expect("a file");
+        service.signal("HUP");
+        let status = promoted.end().await;
+        assert_eq!(status.code(), tonic::Code::PermissionDenied, "{status}");
+        kept.tell(3, requested(2)).await;
+        assert_eq!(kept.verdict().await, "gate token:lab");
     })
     .await;
 }

@@ -196,7 +196,8 @@ enum Step {
     Acknowledge { through: u64 },
     Send { most: usize },
     Settle,
-    CallEnds { next: Reconnect },
+    CallEnds { others: Others, next: Reconnect },
+    Allow { questions: usize, events: usize },
     Call,
     Time,
     Finish,
@@ -216,8 +217,10 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..60_u64).prop_map(|through| Step::Acknowledge { through }),
         6 => (1..5_usize).prop_map(|most| Step::Send { most }),
         1 => Just(Step::Settle),
-        2 => Just(Step::CallEnds { next: Reconnect::Soon }),
-        1 => Just(Step::CallEnds { next: Reconnect::AtLongestInterval }),
+        2 => Just(Step::CallEnds { others: Others::AllTried, next: Reconnect::Soon }),
+        1 => Just(Step::CallEnds { others: Others::Untried, next: Reconnect::AtLongestInterval }),
+        1 => Just(Step::CallEnds { others: Others::AllTried, next: Reconnect::AtLongestInterval }),
+        1 => (0..=4_usize, 1..=6_usize).prop_map(|(questions, events)| Step::Allow { questions, events }),
         4 => Just(Step::Call),
         1 => Just(Step::Time),
         1 => prop_oneof![9 => Just(Step::Settle), 1 => Just(Step::Finish)],
@@ -245,6 +248,7 @@ struct Model {
     asked_on_call: BTreeSet<u64>,
     first_call_opened: bool,
     ended: bool,
+    broken_calls: u32,
 }
 
 impl Model {
@@ -264,6 +268,7 @@ impl Model {
             asked_on_call: BTreeSet::new(),
             first_call_opened: false,
             ended: false,
+            broken_calls: 0,
         }
     }
 
@@ -335,11 +340,21 @@ impl Model {
                 }
             }
             Step::Settle => self.state.settled(),
-            Step::CallEnds { next } => {
+            Step::Allow { questions, events } => {
+                let bytes = BOUNDS.log.bytes;
+                self.state
+                    .allow(questions, bytes, LogBounds { events, bytes });
+                self.state.shed();
+            }
+            Step::CallEnds { others, next } => {
                 if self.call.take().is_some() {
-                    let given_up =
-                        self.state
-                            .call_ended(Others::AllTried, next, String::new(), self.now);
+                    let given_up = self.state.call_ended(others, next, String::new(), self.now);
+                    self.broken_calls += 1;
+                    if others == Others::Untried {
+                        // Another endpoint may answer what was asked, but for what breaks every call.
+                        let breaks = self.broken_calls >= MOST_BROKEN_CALLS;
+                        assert!(given_up.is_empty() || breaks);
+                    }
                     for (_, reply) in given_up {
                         self.reply_given(reply);
                     }
@@ -453,7 +468,7 @@ proptest! {
             Step::Acknowledge { through } => most.max(*through),
             _ => most,
         });
-        model.take(&Step::CallEnds { next: Reconnect::Soon });
+        model.take(&Step::CallEnds { others: Others::AllTried, next: Reconnect::Soon });
         model.accounted.clear();
         model.take(&Step::Call);
         model.take(&accept);

@@ -119,7 +119,7 @@ pub(super) fn opened(question: &Question<'_>, id: String, now: SystemTime) -> pb
         reason: shortened(&ruling.reason),
         policy_revision: revision.to_owned(),
         effect: effect_of(question),
-        exec: Some(pb::AskedExec {
+        exec: Some(apart(&pb::AskedExec {
             exec_id: exec.exec_id,
             file: exec.file.clone(),
             arguments: exec.arguments.clone(),
@@ -133,7 +133,7 @@ pub(super) fn opened(question: &Question<'_>, id: String, now: SystemTime) -> pb
             user_id: process.user_id,
             process_id: process.process_id,
             executable: exec.executable.clone(),
-        }),
+        })),
         session: Some(pb::AskedSession {
             session_id: session.id.clone(),
             gate: session.gate.to_string(),
@@ -159,6 +159,14 @@ pub(super) fn opened(question: &Question<'_>, id: String, now: SystemTime) -> pb
         }),
         resolution: None,
     }
+}
+
+/// The same in memory of its own: the parts of an event refer to the message that it came in, which may be many times
+/// as large, and would stay as long as one of them.
+fn apart(exec: &pb::AskedExec) -> pb::AskedExec {
+    use prost::Message;
+    // What was encoded can be decoded.
+    pb::AskedExec::decode(prost::bytes::Bytes::from(exec.encode_to_vec())).unwrap_or_default()
 }
 
 fn takes(budget: &mut usize, bytes: usize) -> bool {

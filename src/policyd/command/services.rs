@@ -27,6 +27,10 @@ use crate::policyd::sessions::{Sessions, SessionsService};
 use crate::policyd::store::{Store, StoreError};
 use crate::policyd::tokens::Tokens;
 
+/// What the sessions that are connected may take by what they say of themselves, in KiB: those of a gate, and all.
+const SESSIONS_OF_ONE_GATE: usize = 256 << 10;
+const SESSIONS_IN_ALL: usize = 512 << 10;
+
 /// Largest question of an auditor, in bytes.
 const MAX_QUESTION_SIZE: usize = 256 << 10;
 
@@ -74,11 +78,13 @@ impl Services {
         let policy = RulesService::new(Setting {
             rules: sources.rules.in_force(),
             tokens: sources.tokens.as_ref().map(Followed::in_force),
+            operators: operators.clone(),
             owners: owners.clone(),
             desk: operators.is_some().then(|| desk.clone()),
             numbers,
             rates: args.execs_per_second.map(Rates::new),
             sessions: sessions.clone(),
+            room_of_sessions: Arc::new(Room::of_size(SESSIONS_OF_ONE_GATE, SESSIONS_IN_ALL)),
             store: kept.store,
             stopping: stopping.clone(),
         });
@@ -117,7 +123,7 @@ impl Services {
         let audit = AuditServiceServer::from_arc(self.audit)
             .max_decoding_message_size(MAX_QUESTION_SIZE)
             .max_encoding_message_size(2 * MAX_MESSAGE_SIZE);
-        let mut routes = Routes::new(Reception::new(policy, room));
+        let mut routes = Routes::new(Reception::apart(policy, room));
         routes = routes.add_service(Reception::new(audit, room));
         if let Some(operating) = self.operating {
             let approvals = ApprovalServiceServer::from_arc(operating.approvals)

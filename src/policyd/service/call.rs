@@ -8,6 +8,7 @@ use tonic::{Status, Streaming};
 
 use super::Setting;
 use super::answers::{stored, verdict};
+use super::events::{next, size_of_facts};
 use super::facts::{ruling, session_facts};
 use crate::model::EscalationDecision;
 use crate::pb::audit::v1::{self as record, AnswerMode, StoredAnswer};
@@ -16,10 +17,12 @@ use crate::pb::v1::session_response::Answer;
 use crate::pb::{TraceParent, v1};
 use crate::policyd::admission::Admitted;
 use crate::policyd::approvals::{Answered, Control, Decided, Question, Termination};
-use crate::policyd::authenticate::{Caller, revoked};
+use crate::policyd::arrival::LongMessages;
+use crate::policyd::authenticate::{Caller, not_a_gate, promoted, revoked};
 use crate::policyd::bounds;
 use crate::policyd::identity::GateIdentity;
 use crate::policyd::numbers::Counted;
+use crate::policyd::owners::Claim;
 use crate::policyd::rate::{Allowance, Within};
 use crate::policyd::rules::SessionFacts;
 use crate::policyd::sessions::{CODE_TERMINATED, words};
@@ -36,6 +39,7 @@ const STORING_PATIENCE: Duration = Duration::from_secs(5);
 const RESUMPTION_INTERVAL: Duration = Duration::from_secs(1);
 
 static REFUSED: Throttle = Throttle::new(Duration::from_secs(1));
+static REPEATED: Throttle = Throttle::new(Duration::from_secs(1));
 static TRESPASSES: Throttle = Throttle::new(Duration::from_secs(1));
 static UNREAD: Throttle = Throttle::new(Duration::from_secs(1));
 static RATE_LIMITED: Throttle = Throttle::new(Duration::from_secs(1));
@@ -46,6 +50,8 @@ pub(super) struct Call {
     /// The trace that it belongs to, as the gate says.
     pub(super) trace: Option<TraceParent>,
     pub(super) events: Streaming<v1::SessionRequest>,
+    /// What of them is long.
+    pub(super) long: LongMessages,
     pub(super) answers: mpsc::Sender<Result<v1::SessionResponse, Status>>,
     pub(super) caller: Caller,
     /// The session that it is about, once that is known; for the log.
@@ -118,9 +124,16 @@ impl Call {
 
     async fn converse(&mut self) -> Result<(), End> {
         let (opening, session) = self.opening().await?;
+        let room = self.setting.room_of_sessions.of(self.caller.gate.clone());
+        let _held = room.take(size_of_facts(&session)).ok_or_else(|| {
+            Status::resource_exhausted(
+                "this session and others of this gate say more of themselves than is kept; shorten their \
+                 commands and labels, or end some",
+            )
+        })?;
         self.session = Some(session.id.clone());
         let claimed = self.setting.owners.claim(&session.id, &self.caller.gate);
-        claimed.map_err(|owner| self.trespass(&session.id, &owner))?;
+        let claim = claimed.map_err(|owner| self.trespass(&session.id, &owner))?;
         tracing::info!(
             session = session.id,
             gate = %self.caller.gate,
@@ -134,6 +147,16 @@ impl Call {
             Some(Event::SessionStarted(started)) => started.resumption,
             _ => None,
         };
+        // Gates say that they go on. Who doesn't repeats what a gate once said, with its credential.
+        if claim == Claim::Again
+            && resumption.is_none()
+            && let Some(held_back) = REPEATED.admit()
+        {
+            tracing::warn!(
+                session = session.id, gate = %self.caller.gate, trace = self.trace_id(), held_back,
+                "a session that is known is told once more from its beginning; what is on record of it stays as it is"
+            );
+        }
         let conversation = match resumption.map(|resumption| resumption.reason()) {
             Some(v1::ResumptionReason::Delivery) => Conversation::Delivery,
             _ => Conversation::Decisions,
@@ -207,10 +230,10 @@ impl Call {
     /// Reads the event that opens the call.
     async fn opening(&mut self) -> Result<(v1::SessionRequest, SessionFacts), End> {
         let first = tokio::select! {
-            first = tokio::time::timeout(OPENING_PATIENCE, self.events.message()) => first,
+            first = tokio::time::timeout(OPENING_PATIENCE, next(&mut self.events, &self.long)) => first,
             () = self.setting.stopping.cancelled() => return Err(stopping().into()),
         };
-        let first = first
+        let (first, _held) = first
             .map_err(|_| {
                 Status::invalid_argument(format!(
                     "no SessionStarted within {} seconds",
@@ -243,6 +266,7 @@ impl Call {
             .as_ref()
             .map_or_else(|| silent.subscribe(), |journal| journal.progress());
         let mut tokens = self.setting.tokens.clone();
+        let mut operators = self.setting.operators.clone();
         let mut look = tokio::time::interval(RESUMPTION_INTERVAL);
         loop {
             tokio::select! {
@@ -275,20 +299,21 @@ impl Call {
                     }
                 },
                 () = revoked(self.caller.token.as_ref(), &mut tokens) => return Err(no_longer_valid().into()),
+                () = promoted(self.caller.credential.as_ref(), &mut operators) => return Err(not_a_gate().into()),
                 _ = look.tick() => {
                     if journal.as_ref().is_some_and(|journal| journal.is_to_be_resumed()) {
                         return Err(not_stored().into());
                     }
                 }
-                event = self.events.message() => {
-                    let Some(mut request) = event.map_err(|status| unreadable(&status))? else {
+                event = next(&mut self.events, &self.long) => {
+                    // It has its room until it is answered, and handed to the store, which has room of its own.
+                    let Some((request, _held)) = event.map_err(|status| unreadable(&status))? else {
                         return Ok(());
                     };
                     let received = Instant::now();
                     within_bounds(&request)?;
                     let answer = self.react(session, conversation, &request, received).await?;
                     if let Some(journal) = &mut journal {
-                        forget_values(&mut request);
                         journal.record(request, answer);
                     }
                 }
@@ -566,17 +591,4 @@ fn within_bounds(request: &v1::SessionRequest) -> Result<(), Status> {
             request.sequence
         ))),
     }
-}
-
-/// Values of the environment are for deciding by, and not for the record.
-fn forget_values(request: &mut v1::SessionRequest) {
-    let exec = match &mut request.event {
-        Some(Event::ExecRequested(exec)) => exec,
-        Some(Event::ExecReused(reused)) => match &mut reused.exec {
-            Some(exec) => exec,
-            None => return,
-        },
-        _ => return,
-    };
-    exec.environment_variables.clear();
 }

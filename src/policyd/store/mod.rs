@@ -319,6 +319,35 @@ impl Store {
     }
 }
 
+/// What an event takes while it is kept: its parts refer to the message that they came in, so all of that, and each
+/// of those of which there may be many.
+fn size_in_memory(request: &v1::SessionRequest) -> usize {
+    let exec = match &request.event {
+        Some(Event::ExecRequested(exec)) => Some(exec),
+        Some(Event::ExecReused(reused)) => reused.exec.as_ref(),
+        _ => None,
+    };
+    let parts = match (exec, &request.event) {
+        (Some(exec), _) => exec.arguments.len() + exec.environment_names.len(),
+        (None, Some(Event::SessionStarted(started))) => started.command.len(),
+        _ => 0,
+    };
+    request.encoded_len() + parts * size_of::<prost::bytes::Bytes>()
+}
+
+/// Values of the environment are for deciding by, and not for the record.
+fn forget_values(request: &mut v1::SessionRequest) {
+    let exec = match &mut request.event {
+        Some(Event::ExecRequested(exec)) => exec,
+        Some(Event::ExecReused(reused)) => match &mut reused.exec {
+            Some(exec) => exec,
+            None => return,
+        },
+        _ => return,
+    };
+    exec.environment_variables = Vec::new();
+}
+
 /// One call's way into the store: knows where the session's history stands.
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -381,13 +410,14 @@ impl Journal {
     }
 
     /// Takes one event, without waiting; `answer` is what was answered to it.
-    pub(crate) fn record(&mut self, request: v1::SessionRequest, answer: Option<StoredAnswer>) {
+    pub(crate) fn record(&mut self, mut request: v1::SessionRequest, answer: Option<StoredAnswer>) {
         let sequence = request.sequence;
         let through = self.acknowledgeable(&request);
         if self.has_missed {
             return;
         }
-        let size = request.encoded_len() + EVENT_OVERHEAD;
+        let size = size_in_memory(&request) + EVENT_OVERHEAD;
+        forget_values(&mut request);
         let room = u32::try_from(size).ok().and_then(|size| {
             Arc::clone(&self.store.shared.room)
                 .try_acquire_many_owned(size)

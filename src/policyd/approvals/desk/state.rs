@@ -50,7 +50,7 @@ impl State {
     ) {
         let number = self.next;
         self.next += 1;
-        let size = size_of(&recorded.approval);
+        let size = size_in_memory(&recorded.approval);
         let entry = Entry {
             recorded,
             size,
@@ -219,6 +219,10 @@ impl Closing {
     }
 }
 
-pub(super) fn size_of(approval: &pb::Approval) -> usize {
-    prost::Message::encoded_len(approval)
+/// What it takes in memory, about: besides its bytes, each of what there may be many of.
+fn size_in_memory(approval: &pb::Approval) -> usize {
+    let parts = approval.exec.as_ref().map_or(0, |exec| {
+        exec.arguments.len() + exec.environment_names.len()
+    });
+    prost::Message::encoded_len(approval) + parts * size_of::<prost::bytes::Bytes>()
 }
