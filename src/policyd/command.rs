@@ -32,7 +32,7 @@ use super::operators::Operator;
 use super::owners::{self, Owners};
 use super::rate::Rates;
 use super::reception::{Reception, Room};
-use super::reload::{Followed, RulesFiles, TokensFile};
+use super::reload::{Asked, Followed, RulesFiles, TokensFile};
 use super::rules::{RuleMode, RulesError};
 use super::service::{MAX_MESSAGE_SIZE, RulesService, Setting};
 use super::sessions::{Sessions, SessionsService};
@@ -555,6 +555,10 @@ impl Sources {
             } else {
                 RuleMode::Enforce
             },
+            asked: match &args.operators {
+                Some(_) => Asked::Operators,
+                None => Asked::Nobody,
+            },
         })?;
         let tls = match (&args.tls_cert, &args.tls_key) {
             (Some(_), _) if matches!(args.listen, ListenAddress::Unix(_)) => {
@@ -586,6 +590,15 @@ impl Sources {
         {
             tracing::warn!(
                 "--operators names certificates, and without --client-ca nobody can show one"
+            );
+        }
+        if let Some(operators) = &operators
+            && let Some(place) = rules.in_force().borrow().first_that_asks()
+            && !operators.in_force().borrow().has_somebody_who_decides()
+        {
+            tracing::warn!(
+                "the rules ask a person ({place}), and --operators names nobody who may answer, so that what they ask \
+                 about waits in vain; add a line, as `execgate token NAME --role operator` writes it"
             );
         }
         Ok(Self {

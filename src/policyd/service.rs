@@ -36,6 +36,7 @@ use super::rules::{
 };
 use super::sessions::{CODE_TERMINATED, Sessions};
 use super::store::{Journal, Store};
+use super::text;
 use super::throttle::Throttle;
 use super::tokens::Tokens;
 use crate::model::{
@@ -72,6 +73,7 @@ const RESUMPTION_INTERVAL: Duration = Duration::from_secs(1);
 static REFUSED: Throttle = Throttle::new(Duration::from_secs(1));
 static TRESPASSES: Throttle = Throttle::new(Duration::from_secs(1));
 static UNREAD: Throttle = Throttle::new(Duration::from_secs(1));
+static UNASKED: Throttle = Throttle::new(Duration::from_secs(60));
 static RATE_LIMITED: Throttle = Throttle::new(Duration::from_secs(1));
 static FULL: Throttle = Throttle::new(Duration::from_secs(1));
 
@@ -525,7 +527,11 @@ impl Call {
         let ruling = ruling(&rules, session, exec);
         let monitored = ruling.monitored.clone();
         let numbers = &self.setting.numbers;
-        numbers.decided(&ruling.decision, monitored.as_ref(), began.elapsed());
+        if ruling.ask.is_some() && self.setting.desk.is_some() && monitored.is_none() {
+            numbers.asked(began.elapsed());
+        } else {
+            numbers.decided(&ruling.decision, monitored.as_ref(), began.elapsed());
+        }
         let answered = if let (Some(ask), Some(desk)) = (&ruling.ask, &self.setting.desk) {
             desk.ask(
                 &Question {
@@ -545,6 +551,15 @@ impl Call {
                 // It may have been asked about before, by other rules.
                 let note = "the rules ask no longer";
                 desk.withdraw(&session.id, exec.exec_id, note, SystemTime::now());
+            }
+            if ruling.ask.is_some()
+                && let Some(held_back) = UNASKED.admit()
+            {
+                tracing::warn!(
+                    session = session.id, exec = exec.exec_id, gate = %self.caller.gate, held_back,
+                    "denied an exec: the rule {} asks a person, and without --operators nobody can be asked",
+                    text::shortened(&text::shown(ruling.rule.as_bytes()), 200)
+                );
             }
             Answered::Decided(Box::new(verdict(&rules, exec, ruling).into()))
         };
