@@ -1,7 +1,7 @@
 // Search in all that is stored.
 
 import { Refused, get } from "./api.js";
-import { make } from "./dom.js";
+import { make, toast } from "./dom.js";
 import { Selection, execDetail, execHead, execRow, keyOf } from "./list.js";
 
 const PAGE = 200;
@@ -40,7 +40,8 @@ export function history(place) {
       answer = await get("/api/execs", { ...query, limit: PAGE, page: from });
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
-      rows.replaceChildren(make("p.empty.error", error.message));
+      if (error.status === 0 && found.size) toast(error.message);
+      else rows.replaceChildren(make("p.empty.error", error.message));
       return;
     }
     if (!from) {

@@ -13,7 +13,8 @@ export function rules(place) {
       answer = await get("/api/rules");
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
-      place.replaceChildren(make("p.empty.error", error.message));
+      // What was seen stays; that there is no connection is told above.
+      if (error.status !== 0 || !place.childElementCount) place.replaceChildren(make("p.empty.error", error.message));
       return;
     }
     place.replaceChildren(

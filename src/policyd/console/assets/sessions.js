@@ -62,7 +62,8 @@ function all(place, state) {
       ({ sessions } = await get("/api/sessions"));
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
-      rows.replaceChildren(make("p.empty.error", error.message));
+      // What was seen stays; that there is no connection is told above.
+      if (error.status !== 0 || !rows.childElementCount) rows.replaceChildren(make("p.empty.error", error.message));
       return;
     }
     rows.replaceChildren(
@@ -108,7 +109,7 @@ function one(place, state, id) {
       loaded = await get(`/api/sessions/${encodeURIComponent(id)}`);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
-      split.replaceChildren(make("p.empty.error", error.message));
+      if (error.status !== 0 || !split.childElementCount) split.replaceChildren(make("p.empty.error", error.message));
       return;
     }
     const { session, execs, truncated } = loaded;
