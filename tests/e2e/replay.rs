@@ -450,9 +450,24 @@ fallback("run")
         "{unasked}"
     );
 
-    // What would be asked is told as the person would be asked, though nobody is here.
+    would_be_asked(&gate, &same);
+
+    // What is proposed is what would have been decided, or what ran.
+    for (monitor, code) in [(&[][..], 4), (&["--monitor"], 0)] {
+        let suggested = operate(&gate, &[&["suggest"], monitor].concat());
+        suggested.exits(0);
+        let rules = written(&gate, "other.star", &suggested.output());
+        operate(&gate, &["check", "--rules", &rules, "--", "expr", "1"]).exits(code);
+        operate(&gate, &["check", "--rules", &rules, "--", "id"]).exits(5);
+        let replay = operate(&gate, &["replay", "--rules", &rules]);
+        replay.exits(i32::from(code != 0));
+    }
+}
+
+/// What would be asked is told as the person would be asked, though nobody is here; `same`: by the rules that were.
+fn would_be_asked(gate: &Gate, same: &Value) {
     let asking = written(
-        &gate,
+        gate,
         "asking.star",
         "prefix_rule([\"date\"], \"ask\", asks = \"the release team\", within = \"2m\", name = \"clock\",\n    \
          execution = \"unsandboxed\", justification = \"It tells.\", reason_code = \"time\")\n\
@@ -460,7 +475,7 @@ fallback("run")
          prefix_rule([\"id\"], \"ask\", name = \"id\")\nfallback(\"run\")",
     );
     let arguments = ["replay", "--rules", &asking, "--output", "json"];
-    let done = operate(&gate, &arguments);
+    let done = operate(gate, &arguments);
     let asked = json(done.exits(1));
     let change = |program: &str| {
         let changes = asked["changes"].as_array().expect("a list");
@@ -498,17 +513,6 @@ fallback("run")
         .args(["--service", "http://127.0.0.1:1"]);
     gate.settle(&mut nowhere);
     process::run(&mut nowhere).exits(2).says("127.0.0.1:1");
-
-    // What is proposed is what would have been decided, or what ran.
-    for (monitor, code) in [(&[][..], 4), (&["--monitor"], 0)] {
-        let suggested = operate(&gate, &[&["suggest"], monitor].concat());
-        suggested.exits(0);
-        let rules = written(&gate, "other.star", &suggested.output());
-        operate(&gate, &["check", "--rules", &rules, "--", "expr", "1"]).exits(code);
-        operate(&gate, &["check", "--rules", &rules, "--", "id"]).exits(5);
-        let replay = operate(&gate, &["replay", "--rules", &rules]);
-        replay.exits(i32::from(code != 0));
-    }
 }
 
 fn nothing_on_record_drives_a_terminal_or_writes_rules(shell: &Shell) {

@@ -77,10 +77,7 @@ pub(super) fn check(content: &str) -> Result<(), (usize, String)> {
             }
             b'"' | b'\'' => {
                 length = string(&bytes[at..]);
-                line += bytes[at..at + length]
-                    .iter()
-                    .filter(|byte| **byte == b'\n')
-                    .count();
+                line += bytes[at..at + length].split(|byte| *byte == b'\n').count() - 1;
                 group.words += 1;
             }
             _ => {

@@ -131,7 +131,7 @@ mod tests {
         elements[position] = words(&["fine", word]);
         let examples: Vec<Vec<String>> = examples
             .iter()
-            .map(|example| example.iter().map(ToString::to_string).collect())
+            .map(|example| example.iter().map(|word| (*word).to_owned()).collect())
             .collect();
         check(&elements[0], &elements[1..], &examples)
     }
