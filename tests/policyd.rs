@@ -688,6 +688,164 @@ async fn new_rules_come_into_force_and_broken_ones_do_not() {
     }
 }
 
+/// Makes something of a path that rules can't be read from.
+type Spoil = Box<dyn Fn(&Path)>;
+
+#[tokio::test]
+async fn rules_that_loop_nest_or_can_not_be_read_are_told_of_and_verdicts_go_on() {
+    let place = Place::new("");
+    let rules = place.path("rules.d");
+    std::fs::create_dir(&rules).expect("a directory");
+    std::fs::write(rules.join("10.rules"), RULES).expect("a file");
+    let policyd = Policyd::start(&["--rules", &place.text("rules.d"), "--listen", "127.0.0.1:0"]);
+    let mut gate = Gate::start(&policyd).await;
+    gate.accepted().await;
+    let text = |text: String| -> Spoil {
+        Box::new(move |path| std::fs::write(path, &text).expect("a file"))
+    };
+    let pipe: Spoil = Box::new(|path| {
+        let made = Command::new("mkfifo")
+            .arg(path)
+            .status()
+            .expect("mkfifo runs");
+        assert!(made.success());
+    });
+    let link: Spoil =
+        Box::new(|path| std::os::unix::fs::symlink("20.rules", path).expect("a link"));
+    let mut exec = 0;
+    for (spoil, says) in [
+        (
+            text("for i in range(1000000000):\n    pass\n".to_owned()),
+            "shorten its loops",
+        ),
+        (
+            text(format!("x = {}", "(".repeat(500_000))),
+            "nests more than",
+        ),
+        (
+            text("prefix_rule([\"git\", \"x\" * 1000000])".to_owned()),
+            "20.rules:1:1: a word of the pattern has 1000000 bytes",
+        ),
+        (text("#".repeat((1 << 20) + 1)), "is larger than"),
+        (pipe, "20.rules: it isn't a regular file"),
+        (link, "Too many levels of symbolic links"),
+    ] {
+        let path = rules.join("20.rules");
+        spoil(&path);
+        policyd.signal("HUP");
+        let began = std::time::Instant::now();
+        // Verdicts by the last good rules, all the while.
+        loop {
+            exec += 1;
+            assert!(is_run(&gate.ask(exec, "/usr/bin/git", &["status"]).await));
+            let log = policyd.log();
+            if log.contains(says) {
+                assert!(log.contains("stay in force"), "{log}");
+                break;
+            }
+            assert!(began.elapsed() < PATIENCE * 4, "no {says:?}:\n{log}");
+        }
+        std::fs::remove_file(&path).expect("removed");
+    }
+    std::fs::write(rules.join("20.rules"), "prefix_rule([\"true\"])").expect("a file");
+    policyd.wait_for_log("new rules are in force").await;
+    assert!(is_run(&gate.ask(exec + 1, "/usr/bin/true", &[]).await));
+}
+
+#[tokio::test]
+async fn a_decide_that_loops_denies_its_exec_and_others_get_their_verdicts() {
+    let place = Place::new(
+        "def decide(exec):\n    if exec.name == \"loop\":\n        for i in range(1000000000):\n            pass\n\
+         fallback(\"run\")\n",
+    );
+    let policyd = place.serve();
+    let mut looping = Gate::open(&policyd).await;
+    looping
+        .tell(started(&SESSION.replace('0', "1"), None))
+        .await;
+    looping.accepted().await;
+    let mut gate = Gate::start(&policyd).await;
+    gate.accepted().await;
+    // A session that asks for nothing else, without waiting.
+    let many = 4;
+    for exec in 1..=many {
+        looping.tell(requested(exec, "/usr/bin/loop", &[])).await;
+    }
+    for exec in 1..=20 {
+        assert!(is_run(&gate.ask(exec, "/usr/bin/true", &[]).await));
+    }
+    for _ in 1..=many {
+        let verdict = looping.verdict().await;
+        assert!(denial(&verdict).contains("decide() failed"), "{verdict:?}");
+        assert_eq!(verdict.reason_code, "rules.decide_failed");
+    }
+}
+
+#[tokio::test]
+async fn where_rules_ask_a_person_and_nobody_can_answer_that_is_said() {
+    let asks = "prefix_rule([\"git\"])\nprefix_rule([\"make\"], \"ask\")\n";
+    let place = Place::new(asks);
+    let warning = "the rules ask a person (x.rules:2), and nobody can be asked";
+    let policyd = place.serve();
+    policyd.wait_for_log(warning).await;
+    let mut gate = Gate::start(&policyd).await;
+    gate.accepted().await;
+    let verdict = gate.ask(1, "/usr/bin/make", &[]).await;
+    assert_eq!(verdict.reason_code, "approval.unavailable");
+    policyd
+        .wait_for_log("without --operators nobody can be asked")
+        .await;
+
+    // Rules that begin to ask, later.
+    let place = Place::new(RULES);
+    let policyd = place.serve();
+    assert!(!policyd.log().contains("ask a person"), "{}", policyd.log());
+    place.write_rules(asks);
+    policyd.wait_for_log(warning).await;
+    // What is only monitored asks nobody.
+    let watched = Place::new("prefix_rule([\"make\"], \"ask\", mode = \"monitor\")\n");
+    let policyd = watched.serve();
+    let mut gate = Gate::start(&policyd).await;
+    gate.accepted().await;
+    assert!(is_run(&gate.ask(1, "/usr/bin/make", &[]).await));
+    assert!(!policyd.log().contains("a person"), "{}", policyd.log());
+
+    // Who only reads can't answer.
+    let token = |role: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_execgate"));
+        let name = format!("{role}.token");
+        command.args([
+            "token",
+            "ada",
+            "--role",
+            role,
+            "--write",
+            &place.text(&name),
+        ]);
+        command.output().expect("a token").stdout
+    };
+    let serve = || {
+        Policyd::start(&[
+            "--rules",
+            &place.text("x.rules"),
+            "--operators",
+            &place.text("operators"),
+            "--listen",
+            "127.0.0.1:0",
+        ])
+    };
+    std::fs::write(place.path("operators"), token("auditor")).expect("a file");
+    let policyd = serve();
+    policyd
+        .wait_for_log("--operators names nobody who may answer")
+        .await;
+    std::fs::write(place.path("operators"), token("operator")).expect("a file");
+    let policyd = serve();
+    let mut gate = Gate::start(&policyd).await;
+    gate.accepted().await;
+    assert!(!policyd.log().contains("a person"), "{}", policyd.log());
+}
+
 #[tokio::test]
 async fn what_was_acknowledged_survives_a_kill() {
     let place = Place::new(RULES);

@@ -42,6 +42,7 @@ struct ByVerdict {
     run: Counter,
     escalate: Counter,
     deny: Counter,
+    ask: Counter,
 }
 
 impl ByVerdict {
@@ -55,6 +56,7 @@ impl ByVerdict {
             run: counter("run"),
             escalate: counter("escalate"),
             deny: counter("deny"),
+            ask: counter("ask"),
         }
     }
 
@@ -82,7 +84,7 @@ impl ServiceNumbers {
         );
         registry.register(
             "verdicts",
-            "Verdicts; of those with the mode monitored the gate was told another one, and the verdict is what it \
+            "Verdicts of the rules, ask where a person is asked; of those with the mode monitored the gate was told another one, and the verdict is what it \
              would have been",
             verdicts.clone(),
         );
@@ -135,6 +137,12 @@ impl ServiceNumbers {
             None => self.enforced.count(decision),
             Some(would) => self.monitored.count(would),
         }
+        self.evaluation.inc_by(took.as_secs_f64());
+    }
+
+    /// Counts a question to a person.
+    pub(super) fn asked(&self, took: Duration) {
+        self.enforced.ask.inc();
         self.evaluation.inc_by(took.as_secs_f64());
     }
 

@@ -162,6 +162,14 @@ enum Trigger {
 pub(super) struct RulesFiles {
     pub(super) paths: Vec<PathBuf>,
     pub(super) mode: RuleMode,
+    pub(super) asked: Asked,
+}
+
+/// Who answers where rules have a person asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    Operators,
+    Nobody,
 }
 
 impl Source for RulesFiles {
@@ -176,7 +184,16 @@ impl Source for RulesFiles {
     }
 
     fn load(&self) -> Result<Rules, RulesError> {
-        Ok(Rules::load_all(&self.paths)?.in_mode(self.mode))
+        let rules = Rules::load_all(&self.paths)?.in_mode(self.mode);
+        if self.asked == Asked::Nobody
+            && let Some(place) = rules.first_that_asks()
+        {
+            tracing::warn!(
+                "the rules ask a person ({place}), and nobody can be asked, so that what they ask about is denied; name \
+                 who may answer by --operators"
+            );
+        }
+        Ok(rules)
     }
 
     fn describe(rules: &Rules) -> String {
@@ -257,6 +274,7 @@ mod tests {
         let source = RulesFiles {
             paths: vec![path.clone()],
             mode: RuleMode::Enforce,
+            asked: Asked::Operators,
         };
         let mut file = Followed::load(source).expect("rules");
         let in_force = file.in_force();

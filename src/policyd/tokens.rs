@@ -125,6 +125,16 @@ pub(super) struct Tokens<H = GateIdentity> {
     certificates: BTreeMap<String, H>,
 }
 
+impl Tokens<Operator> {
+    /// Whether there is somebody who may answer what rules ask a person.
+    pub(super) fn has_somebody_who_decides(&self) -> bool {
+        let by_token = self.tokens.iter().map(|(_, holder)| holder);
+        by_token
+            .chain(self.certificates.values())
+            .any(|holder| holder.duty() == Duty::Operate)
+    }
+}
+
 impl<H: Holder> Tokens<H> {
     /// Reads a file of lines `NAME SHA256`, with `auditor` behind it for an operator who only reads; for an operator
     /// with a certificate `uri:URI` or `dns:NAME` alone. Blank lines and what follows `#` at a line's beginning are

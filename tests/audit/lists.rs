@@ -288,6 +288,35 @@ async fn requests_that_make_no_sense_are_refused_with_what_is_wrong() {
         let refused = auditor.watch(place.showing("auditor", request)).await;
         assert_eq!(refused.expect_err("refused").code(), code);
     }
+    // What watches is filtered by the same words.
+    for (change, says) in [
+        (
+            (|f| f.gate = "somebody".to_owned()) as fn(&mut ExecFilter),
+            "gate",
+        ),
+        (|f| f.program = "x".repeat(1 << 20), "program"),
+        (|f| f.code = "a\0b".to_owned(), "code"),
+        (
+            |f| f.session_id_prefix = "%".to_owned(),
+            "session_id_prefix",
+        ),
+        (|f| f.outcome = -1, "outcome"),
+        (
+            |f| f.labels = (0..17).map(|n| (n.to_string(), String::new())).collect(),
+            "labels",
+        ),
+    ] {
+        let mut filter = ExecFilter::default();
+        change(&mut filter);
+        let request = WatchRequest {
+            filter: Some(filter),
+            ..WatchRequest::default()
+        };
+        let refused = auditor.watch(place.showing("auditor", request)).await;
+        let refused = refused.expect_err("refused");
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
+        assert!(refused.message().contains(says), "{refused:?}");
+    }
     // And whoever makes sense is answered as ever.
     assert_eq!(all(&place, ExecFilter::default(), 100).await.len(), 33);
     let mut gate = place.gate(TWO).await;

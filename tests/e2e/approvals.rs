@@ -32,14 +32,13 @@ in_both_shells! {
     what_waits_for_a_person_is_on_record_as_pending_and_then_with_who_decided,
     a_rule_that_is_only_monitored_asks_nobody,
     whoever_waits_at_a_terminal_is_told_for_whom_and_nobody_else_is,
-    another_system_is_told_by_signed_posts_and_told_again_until_it_listens,
 }
 
-fn gate(shell: &Shell) -> Gate {
+pub(crate) fn gate(shell: &Shell) -> Gate {
     Gate::with_operators(shell, RULES, &["ada", "bob"])
 }
 
-fn ada(gate: &Gate, arguments: &[&str]) -> Done {
+pub(crate) fn ada(gate: &Gate, arguments: &[&str]) -> Done {
     process::run(&mut gate.operate("ada.token", arguments))
 }
 
@@ -55,7 +54,7 @@ fn approvals(gate: &Gate, state: &str) -> Vec<Value> {
 
 /// The one approval that is open, once there is one.
 #[track_caller]
-fn pending(gate: &Gate) -> Value {
+pub(crate) fn pending(gate: &Gate) -> Value {
     let mut found = Vec::new();
     wait_until("an approval", || {
         found = approvals(gate, "pending");
@@ -65,7 +64,7 @@ fn pending(gate: &Gate) -> Value {
     found.remove(0)
 }
 
-fn id(approval: &Value) -> &str {
+pub(crate) fn id(approval: &Value) -> &str {
     approval["approval"].as_str().expect("an id")
 }
 
@@ -557,79 +556,4 @@ fn whoever_waits_at_a_terminal_is_told_for_whom_and_nobody_else_is(shell: &Shell
     assert_eq!(output.matches("waiting for").count(), 1, "{done}");
     assert!(!output.contains('\u{1b}'), "{done}");
     assert!(output.ends_with("next\r\nLinux\r\nend\r\n"), "{done}");
-}
-
-/// Takes one HTTP request, and answers it with a status. Gives its head, in lower case, and its body.
-fn serve_one(listener: &std::net::TcpListener, status: &str) -> (String, Vec<u8>) {
-    use std::io::{Read, Write};
-    let (mut stream, _) = listener.accept().expect("a connection");
-    let patience = Some(process::PATIENCE);
-    stream.set_read_timeout(patience).expect("a limit");
-    let mut read = Vec::new();
-    let mut buffer = [0; 4096];
-    let (head, body) = loop {
-        let length = stream.read(&mut buffer).expect("a request");
-        assert!(length > 0, "it ended early");
-        read.extend_from_slice(&buffer[..length]);
-        let Some(end) = read.windows(4).position(|four| four == b"\r\n\r\n") else {
-            continue;
-        };
-        let head = String::from_utf8_lossy(&read[..end]).to_lowercase();
-        let expected: usize = header(&head, "content-length").parse().expect("a length");
-        let body = &read[end + 4..];
-        if body.len() >= expected {
-            break (head.clone(), body.to_vec());
-        }
-    };
-    write!(stream, "HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").expect("an answer");
-    (head, body)
-}
-
-fn header<'a>(head: &'a str, name: &str) -> &'a str {
-    let line = head
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-    line.unwrap_or_else(|| panic!("no {name} in {head}"))
-}
-
-fn another_system_is_told_by_signed_posts_and_told_again_until_it_listens(shell: &Shell) {
-    use std::os::unix::fs::PermissionsExt;
-    let secret = b"a secret of some length";
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("an address");
-    let gate = gate(shell);
-    std::fs::write(gate.path("webhook"), format!("http://{address}/hook?x=1")).expect("a file");
-    std::fs::write(gate.path("secret"), secret).expect("a file");
-    let mode = std::fs::Permissions::from_mode(0o600);
-    std::fs::set_permissions(gate.path("secret"), mode).expect("a mode");
-    gate.restart_policyd();
-    let take = |status: &str| -> Value {
-        let (head, body) = serve_one(&listener, status);
-        assert!(head.starts_with("post /hook?x=1 http/1.1"), "{head}");
-        let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, secret);
-        let signed = [header(&head, "execgate-timestamp").as_bytes(), b".", &body].concat();
-        let shown = header(&head, "execgate-signature")
-            .strip_prefix("v1=")
-            .expect("version 1");
-        let digits = (0..shown.len()).step_by(2);
-        let shown: Vec<u8> = digits
-            .map(|at| u8::from_str_radix(&shown[at..at + 2], 16).expect("a digit"))
-            .collect();
-        ring::hmac::verify(&key, &signed, &shown).expect("it is signed");
-        serde_json::from_slice(&body).expect("JSON")
-    };
-    let running = gate.start("uname");
-    let approval = pending(&gate);
-    // Nobody has listened yet, and the approval is there nevertheless.
-    let told = take("503 Service Unavailable");
-    assert_eq!(told["event"], "approval.opened");
-    assert_eq!(take("204 No Content"), told);
-    assert_eq!(told["approval"]["approval"], approval["approval"]);
-    assert_eq!(told["approval"]["state"], "pending");
-    ada(&gate, &["approvals", "approve", id(&approval)]).exits(0);
-    // The verdict doesn't wait for the receiver.
-    running.done().exits(0).prints("Linux\n");
-    let told = take("200 OK");
-    assert_eq!(told["event"], "approval.closed");
-    assert_eq!(told["approval"]["resolved_by"], "operator:ada");
 }

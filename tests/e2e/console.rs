@@ -14,7 +14,7 @@ use crate::machine::{self, Shell, available, in_shell};
 use crate::process::Running;
 
 const RULES: &str = r#"
-prefix_rule(["printf", "marker-that-waits"], "ask", asks = "the release team", within = "10m",
+prefix_rule(["printf", ["marker-that-waits", "marker-that-waits-too"]], "ask", asks = "the release team", within = "10m",
             justification = "Releases are announced.")
 prefix_rule(["rm"], "deny", justification = "Nothing is removed here.")
 fallback("run")
@@ -197,5 +197,72 @@ fn an_operator_ends_a_session_and_is_asked_before() {
         assert!(done.errors().contains("runs wild, 123"), "{done}");
         assert!(!done.output().contains("went-on"), "{done}");
         browser.done().exits(0);
+    });
+}
+
+#[test]
+fn what_a_decision_holds_for_is_said_by_the_page_and_nonsense_decides_nothing() {
+    in_shell("bash", |shell: &Shell| {
+        let gate = Gate::with_console(shell, RULES, &["ada"]);
+        let Some(mut browser) = browser(&gate, "scopes", "ada") else {
+            return;
+        };
+        browser.wait_for("logged-in\n");
+        let waits = "/usr/bin/printf marker-that-waits";
+        // The same in this session; what begins so in this one; and on this gate.
+        for (scope, script, printed) in [
+            (
+                "session",
+                format!("{waits}; {waits}; {waits} other; echo end"),
+                "marker-that-waitsmarker-that-waits",
+            ),
+            (
+                "session-prefix",
+                format!("{waits} 1; {waits} 2; echo end"),
+                "marker-that-waitsmarker-that-waitsend\n",
+            ),
+            (
+                "gate-prefix",
+                format!("{waits} 3; {waits} 4; echo end"),
+                "marker-that-waitsmarker-that-waitsend\n",
+            ),
+        ] {
+            let mut running = gate.start(&script);
+            browser.wait_for(&format!("{scope}\n"));
+            running.wait_for(printed);
+            if scope == "session" {
+                // Other arguments are another command.
+                assert!(!running.is_over());
+                running.signal("TERM");
+                let list = ["approvals", "list", "--output", "json"];
+                crate::process::wait_until("it is withdrawn", || {
+                    let done = crate::process::run(&mut gate.operate("ada.token", &list));
+                    done.exits(0).output().is_empty()
+                });
+            }
+            drop(running);
+            browser.tell("go on");
+        }
+        gate.exec(&format!("{waits} 5")).exits(0);
+        let running = gate.start("/usr/bin/printf marker-that-waits-too; echo status $?");
+        browser.wait_for("refused\n");
+        running.done().exits(0).prints("status 1\n");
+        browser.done().exits(0);
+    });
+}
+
+#[test]
+fn a_service_that_is_gone_is_told_of() {
+    in_shell("bash", |shell: &Shell| {
+        let gate = Gate::with_console(shell, RULES, &["ada"]);
+        let running = gate.start("/bin/sleep 600 & /usr/bin/printf marker-that-waits");
+        let Some(mut browser) = browser(&gate, "gone", "ada") else {
+            return;
+        };
+        browser.wait_for("logged-in\n");
+        gate.kill_policyd();
+        browser.wait_for("told\n");
+        browser.done().exits(0);
+        drop(running);
     });
 }

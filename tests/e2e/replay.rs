@@ -462,6 +462,8 @@ fallback("run")
         "{unasked}"
     );
 
+    would_be_asked(&gate, &same);
+
     // What is proposed is what would have been decided, or what ran.
     for (monitor, code) in [(&[][..], 4), (&["--monitor"], 0)] {
         let suggested = operate(&gate, &[&["suggest"], monitor].concat());
@@ -472,6 +474,57 @@ fallback("run")
         let replay = operate(&gate, &["replay", "--rules", &rules]);
         replay.exits(i32::from(code != 0));
     }
+}
+
+/// What would be asked is told as the person would be asked, though nobody is here; `same`: by the rules that were.
+fn would_be_asked(gate: &Gate, same: &Value) {
+    let asking = written(
+        gate,
+        "asking.star",
+        "prefix_rule([\"date\"], \"ask\", asks = \"the release team\", within = \"2m\", name = \"clock\",\n    \
+         execution = \"unsandboxed\", justification = \"It tells.\", reason_code = \"time\")\n\
+         prefix_rule([\"expr\"], \"ask\", mode = \"monitor\", name = \"watched\")\n\
+         prefix_rule([\"id\"], \"ask\", name = \"id\")\nfallback(\"run\")",
+    );
+    let arguments = ["replay", "--rules", &asking, "--output", "json"];
+    let done = operate(gate, &arguments);
+    let asked = json(done.exits(1));
+    let change = |program: &str| {
+        let changes = asked["changes"].as_array().expect("a list");
+        let mut changes = changes.iter();
+        let change = changes.find(|change| change["program"] == program);
+        change.unwrap_or_else(|| panic!("{asked}"))["now"].clone()
+    };
+    assert_eq!(
+        change("/usr/bin/date"),
+        serde_json::json!({
+            "verdict": "ask, to escalate", "rule": "clock",
+            "reason": "It tells. (asks the release team, within 2m)", "reason_code": "time",
+        })
+    );
+    assert_eq!(
+        change("/usr/bin/expr"),
+        serde_json::json!({
+            "verdict": "run (would ask, to run)", "rule": "watched",
+            "reason": "asks an operator, within 5m", "reason_code": null,
+        })
+    );
+    // The question that was asked is the same one, by another name of its rule.
+    assert_eq!(asked["unchanged_by_another_rule"], 1, "{asked}");
+    assert!(!done.output().contains("approval.unavailable"), "{done}");
+    assert_eq!(same["unchanged_by_another_rule"], 0, "{same}");
+
+    // Asking the service comes to the same, for who may read its record.
+    let by_service = process::run(&mut gate.operate("ada.token", &arguments));
+    assert_eq!(json(by_service.exits(1)), asked);
+    let mut unknown = gate.operate("rules.star", &arguments);
+    process::run(&mut unknown).exits(2).prints("");
+    let mut nowhere = Command::new(EXECGATE);
+    nowhere
+        .args(arguments)
+        .args(["--service", "http://127.0.0.1:1"]);
+    gate.settle(&mut nowhere);
+    process::run(&mut nowhere).exits(2).says("127.0.0.1:1");
 }
 
 fn nothing_on_record_drives_a_terminal_or_writes_rules(shell: &Shell) {

@@ -6,7 +6,9 @@ use crate::machine::{Shell, in_both_shells};
 const RULES: &str = r#"
 prefix_rule(["uname"], "escalate", name = "kernel")
 prefix_rule(["sh", "-c", ["echo escalated $PPID", "exit 9", "kill -TERM $$", "cat; echo more >&2"]],
-            "escalate")
+            "escalate",
+            match = [["sh", "-c", "echo escalated $PPID"], ["sh", "-c", "exit 9"], ["sh", "-c", "kill -TERM $$"],
+                     ["sh", "-c", "cat; echo more >&2"]])
 prefix_rule(["date"], "deny", justification = "No clocks here.", name = "clock", reason_code = "time")
 prefix_rule(["whoami"], "forbidden")
 fallback("run")

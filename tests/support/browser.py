@@ -143,9 +143,20 @@ class Browser:
                 file.write(image)
 
     def fits(self):
-        """Nothing is wider than the page."""
-        wider = self.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        assert wider <= 0, f"the page is {wider} pixels wider than its window"
+        """Nothing is wider than the page, or lies over something else of its row."""
+        for what in ["html", "#view"]:
+            wider = self.run("const it = document.querySelector(arguments[0]); return it.scrollWidth - it.clientWidth", what)
+            assert wider <= 0, f"{what} is {wider} pixels wider than its window, at {self.run('return location.hash')}"
+        over = self.run("""
+            const cells = [...document.querySelectorAll('.row')].slice(0, 40).map(row => [...row.children].filter(
+                cell => cell.checkVisibility() && cell.innerText));
+            for (const row of cells) for (const one of row) for (const other of row) {
+                const [a, b] = [one.getBoundingClientRect(), other.getBoundingClientRect()];
+                if (one !== other && a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1)
+                    return `${one.className} ${one.innerText}, ${other.className} ${other.innerText}`;
+            }
+            return null;""")
+        assert not over, f"one lies over the other: {over}"
 
     def close(self):
         try:
@@ -215,10 +226,12 @@ def approve(browser, url, token):
     browser.press("Enter")
     browser.sees(".tree .row .command", "marker-that-waits")
     browser.screenshot("session")
-    for name in ["live", "approvals", "sessions", "history", "rules"]:
+    session = browser.run("return location.hash.slice(1)")
+    for name in ["live", "approvals", session, "history", "rules", "sessions"]:
         browser.size(390, 780)
         browser.run("location.hash = arguments[0]", name)
-        browser.sees(f"[data-view={name}][aria-current]", "")
+        browser.sees(f"[data-view={name.split('/')[0]}][aria-current]", "")
+        browser.sees("#view .row, #view .approval", "")
         browser.fits()
     browser.run("location.hash = 'live'")
     browser.scheme("dark")
@@ -349,11 +362,107 @@ def ending(browser, url, token):
     say("ended")
 
 
+def accessible(browser):
+    """What can be acted on has a name, and what is chosen is told."""
+    unnamed = browser.run("""
+        return [...document.querySelectorAll('button, input, select, [role], nav')].filter(element => element.checkVisibility()
+            && element.getAttribute('aria-hidden') !== 'true' && !(element.getAttribute('aria-label') || element.title
+            || element.labels?.length || element.textContent.trim() || ['alert', 'status'].includes(element.role)))
+            .map(element => element.outerHTML.slice(0, 120))""")
+    assert not unnamed, unnamed[:5]
+    nested = browser.run("return document.querySelectorAll('[role=option] button, [role=option] input').length")
+    assert not nested, "an option of a list holds controls"
+
+
+def scopes(browser, url, token):
+    """What a decision holds for, by the page; and what the page's own interface refuses."""
+    log_in(browser, url, token)
+    say("logged-in")
+    for number, (scope, seconds) in enumerate([("session", "3600"), ("session-prefix", "3600"), ("gate-prefix", "900")]):
+        browser.run("location.hash = 'approvals'")
+        browser.sees(".approval .verdict.waiting", "pending")
+        accessible(browser)
+        chosen = ".approval:not(.is-closed) "
+        browser.run("""
+            const card = document.querySelector('.approval:not(.is-closed)');
+            const choose = (name, value) => {
+                const field = card.querySelector(`[aria-label="${name}"]`);
+                field.value = value;
+                field.dispatchEvent(new Event('change'));
+                if (!field.checkVisibility()) throw new Error(`${name} isn't shown`);
+            };
+            choose('For which execs', arguments[0]);
+            choose('For how long', arguments[1]);
+            if (arguments[0].endsWith('-prefix')) choose('How many first arguments', '1');""", scope, seconds)
+        browser.write(chosen + "input[aria-label=Note]", f"note {number}")
+        # A key that is written is no command.
+        browser.write(chosen + "input[aria-label=Note]", "ad?1")
+        browser.size(390, 780)
+        browser.fits()
+        browser.screenshot(f"scope-{scope}-phone")
+        browser.size(1360, 820)
+        browser.click(chosen + "button.approve")
+        browser.sees(".approval.is-closed", f"note {number}ad?1")
+        say(scope)
+        heard()
+    browser.sees(".approval .verdict.waiting", "pending")
+    # An id is in no attribute that a person reads.
+    pending = browser.run("return document.querySelector('.approval:not(.is-closed)').dataset.key")
+    ask = """
+        return fetch('/api/approvals/' + arguments[0], {method: 'POST', headers: {'content-type': 'application/json'},
+            body: arguments[1]}).then(async answer => [answer.status, await answer.text()])"""
+    for body, status, says in [
+        ('{"decision": "maybe"}', 400, "approve or deny"),
+        ('{"decision": "approve", "scope": "all"}', 400, "The scope is"),
+        ('{"decision": "approve", "scope": "gate-prefix", "prefix": 99, "seconds": 60}', 400, "arguments"),
+        ('{"decision": "approve", "scope": "gate-prefix", "prefix": 1}', 400, "how long"),
+        ('{"decision": "approve", "scope": "session", "seconds": 4294967295}', 400, "at most"),
+        ('{"decision": "approve", "scope": "session", "seconds": -1}', 422, ""),
+        ('{"decision": "approve", "force": true}', 422, "force"),
+        (json.dumps({"decision": "approve", "note": "x" * 2000}), 400, "2000 bytes"),
+        (json.dumps({"decision": "approve", "note": "x" * (1 << 20)}), 413, ""),
+    ]:
+        answer = browser.run(ask, pending, body)
+        assert answer[0] == status and says in answer[1], (body[:80], answer)
+    answer = browser.run(ask, "00000000", '{"decision": "deny"}')
+    assert answer[0] == 404, answer
+    # Nothing of it has decided anything. Of two decisions the first holds, and the second learns of it.
+    browser.sees(".approval .verdict.waiting", "pending")
+    for body, outcome in [('{"decision": "deny", "note": "no"}', "resolved"), ('{"decision": "approve"}', "closed-before")]:
+        answer = browser.run(ask, pending, body)
+        told = json.loads(answer[1])
+        assert (answer[0], told["outcome"], told["approval"]["state"]) == (200, outcome, "denied"), answer
+    say("refused")
+
+
+def gone(browser, url, token):
+    """A service that is gone is told of, by the page and by what is tried on it; all that was seen stays."""
+    log_in(browser, url, token)
+    browser.sees(".row .command", "sleep")
+    browser.sees_none("#lost")
+    accessible(browser)
+    browser.press("2")
+    browser.sees(".approval .verdict.waiting", "pending")
+    say("logged-in")
+    browser.sees("#lost", "out of date")
+    browser.sees("#connection", "no connection")
+    for name in ["history", "sessions", "rules"]:
+        browser.run("location.hash = arguments[0]", name)
+        browser.sees(".error", "can't be reached")
+    browser.run("location.hash = 'approvals'")
+    browser.click("button.approve")
+    browser.sees("#toast", "can't be reached")
+    browser.size(390, 780)
+    browser.fits()
+    browser.screenshot("gone-phone")
+    say("told")
+
+
 def main():
     scenario, url, token = sys.argv[1:4]
     browser = Browser(sys.argv[4] if len(sys.argv) > 4 else None)
     try:
-        scenarios = [approve, revoked, auditor, flood, broken, ending]
+        scenarios = [approve, revoked, auditor, flood, broken, ending, scopes, gone]
         {each.__name__: each for each in scenarios}[scenario](browser, url, token)
     finally:
         browser.close()

@@ -7,7 +7,7 @@ use crate::policyd::authenticate::{Authentication, WithoutToken};
 use crate::policyd::identity::GateIdentity;
 use crate::policyd::listen::{Exposure, ListenAddress, Missing};
 use crate::policyd::operators::Operator;
-use crate::policyd::reload::{Followed, RulesFiles, TokensFile};
+use crate::policyd::reload::{Asked, Followed, RulesFiles, TokensFile};
 use crate::policyd::rules::RuleMode;
 use crate::policyd::tls::{TlsFiles, WithoutCertificate};
 
@@ -27,6 +27,10 @@ impl Sources {
                 RuleMode::Monitor
             } else {
                 RuleMode::Enforce
+            },
+            asked: match &args.operators {
+                Some(_) => Asked::Operators,
+                None => Asked::Nobody,
             },
         })?;
         let tls = match (&args.tls_cert, &args.tls_key) {
@@ -59,6 +63,15 @@ impl Sources {
         {
             tracing::warn!(
                 "--operators names certificates, and without --client-ca nobody can show one"
+            );
+        }
+        if let Some(operators) = &operators
+            && let Some(place) = rules.in_force().borrow().first_that_asks()
+            && !operators.in_force().borrow().has_somebody_who_decides()
+        {
+            tracing::warn!(
+                "the rules ask a person ({place}), and --operators names nobody who may answer, so that what they ask \
+                 about waits in vain; add a line, as `execgate token NAME --role operator` writes it"
             );
         }
         Ok(Self {

@@ -19,10 +19,14 @@ use crate::pb::audit::v1::audit_service_server::AuditService;
 use crate::pb::session::v1 as session;
 use crate::pb::session::v1::session_service_server::SessionService;
 use crate::policyd::operators::Duty;
+use crate::policyd::rules::RuleMode;
+use crate::policyd::text;
 
 /// Most execs of one session that the page gets, in pages of so many.
 const MOST_OF_SESSION: usize = 5_000;
 const PAGE: u32 = 1_000;
+/// Longest pattern that the page gets, in bytes.
+const LONGEST_RULE: usize = 4_000;
 
 /// Why the page doesn't get what it asks for.
 #[derive(Debug)]
@@ -324,10 +328,11 @@ pub(super) async fn rules(State(console): State<Console>, _login: LoggedIn) -> J
         "error": *console.0.rules_fault.borrow(),
         "rules": rules.listing().iter().map(|rule| json!({
             "decision": rule.decision,
-            "text": rule.text,
+            "text": text::shortened(&rule.text, LONGEST_RULE),
             "place": rule.place,
             "reason": rule.reason,
             "decided": rule.decided,
+            "monitored": rule.mode == RuleMode::Monitor,
         })).collect::<Vec<_>>(),
     }))
 }

@@ -6,7 +6,7 @@ use crate::model::EscalationTerms;
 use crate::pb::audit::v1::{AnswerMode, Exec, GivenAnswer};
 use crate::pb::v1;
 use crate::policyd::identity::GateIdentity;
-use crate::policyd::rules::{Effect, Rules, Ruling};
+use crate::policyd::rules::{Answer, Ask, Effect, Rules, Ruling};
 use crate::policyd::service::{decision_message, ruling, session_facts};
 use crate::policyd::sessions::CODE_TERMINATED;
 
@@ -41,9 +41,8 @@ impl Said {
         }
     }
 
-    fn by(decision: &v1::verdict::Decision, reason_code: &str) -> Self {
+    fn by(decision: &v1::verdict::Decision) -> Self {
         match decision {
-            _ if reason_code.starts_with(ASKED) => Self::Ask(None),
             v1::verdict::Decision::Run(_) => Self::Run,
             v1::verdict::Decision::Escalate(escalate) => Self::Escalate(Some(escalate.clone())),
             v1::verdict::Decision::Deny(_) => Self::Deny,
@@ -209,26 +208,47 @@ fn answered(ruling: Ruling) -> Verdict {
     let Ruling {
         decision,
         ask,
-        reason,
-        reason_code,
+        mut reason,
+        mut reason_code,
         rule,
         terms,
+        matched,
+        winner,
         monitored,
         ..
     } = ruling;
-    let done = match ask {
-        Some(ask) => Said::Ask(Some(match ask.effect {
+    let asks = |ask: &Ask| {
+        Said::Ask(Some(match ask.effect {
             Effect::Run => "run",
             Effect::Escalate(_) => "escalate",
-        })),
-        // Its code says what is monitored, where something is.
-        None if monitored.is_some() => Said::by(&decision_message(decision, terms), ""),
-        None => Said::by(&decision_message(decision, terms), &reason_code),
+        }))
+    };
+    // A ruling says of what is asked that nobody can be: here it is what would be asked that counts.
+    let opinion = winner.and_then(|winner| matched.get(winner));
+    let question = opinion.and_then(|opinion| match &opinion.answer {
+        Answer::Ask(ask) => Some((ask, opinion)),
+        _ => None,
+    });
+    if let Some((ask, opinion)) = question {
+        reason_code = opinion.reason_code.clone();
+        let whom = ask.asked.as_deref().unwrap_or("an operator");
+        let within = humantime::format_duration(ask.within);
+        reason = match &opinion.justification {
+            Some(justification) => format!("{justification} (asks {whom}, within {within})"),
+            None => format!("asks {whom}, within {within}"),
+        };
+    }
+    let done = match &ask {
+        Some(ask) => asks(ask),
+        None => Said::by(&decision_message(decision, terms)),
     };
     // As it is recorded.
     let would = monitored.map(|would| {
+        if let Some((ask, _)) = question {
+            return asks(ask);
+        }
         let would = decision_message(would, EscalationTerms::default());
-        Said::by(&would, &reason_code)
+        Said::by(&would)
     });
     Verdict {
         done,

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use serde_json::json;
 
-use super::judge::{Gap, Judged, Verdict};
+use super::judge::{Gap, Judged, Said, Verdict};
 use crate::pb::audit::v1::Exec;
 use crate::policyd::rules::Rules;
 use crate::policyd::text;
@@ -125,7 +125,11 @@ impl Report {
         }
         if !is_changed {
             self.unchanged += 1;
-            if (&was.rule, &was.reason_code) != (&now.rule, &now.reason_code) {
+            // A question's code on record is that of its answer.
+            let are_questions = [&was, &now]
+                .iter()
+                .all(|verdict| matches!(verdict.done, Said::Ask(_)));
+            if was.rule != now.rule || (!are_questions && was.reason_code != now.reason_code) {
                 self.reworded += 1;
             }
             return;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -13,8 +14,10 @@ use starlark::syntax::AstModule;
 
 use super::answer::{Opinion, OpinionReuseScope, RuleMode};
 use super::decide::Decide;
+use super::depth;
 use super::error::RulesError;
 use super::language::{self, Draft, DraftFallback, DraftRule, Place};
+use super::pattern;
 use super::prefix::{PrefixRule, PrefixRules, TrustedPrograms};
 use super::{CODE_NO_MATCH, Rules};
 use crate::policyd::revision::revision;
@@ -34,8 +37,8 @@ const MAX_HEAP: usize = 256 << 20;
 const MAX_CALLS: usize = 64;
 const MAX_TIME: Duration = Duration::from_secs(60);
 
-/// The interpreter recurses over nested expressions; a file of nothing but brackets must not end the
-/// service. Takes some ten thousand levels; address space, not memory, until it is used.
+/// The interpreter recurses over nested expressions, whose depth [`depth`] bounds. Takes some ten thousand levels;
+/// address space, not memory, until it is used.
 const STACK_SIZE: usize = 512 << 20;
 
 impl Rules {
@@ -112,7 +115,11 @@ fn read(path: &Path) -> Result<(String, String), RulesError> {
         });
     }
     let mut content = Vec::new();
-    std::fs::File::open(path)
+    std::fs::OpenOptions::new()
+        .read(true)
+        // It may have become a pipe meanwhile.
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
         .and_then(|file| file.take(MAX_FILE_SIZE + 1).read_to_end(&mut content))
         .map_err(read_error)?;
     if content.len() as u64 > MAX_FILE_SIZE {
@@ -160,6 +167,12 @@ fn evaluate(file: &str, name: String, content: String) -> Result<Loaded, RulesEr
         .lines()
         .position(|line| line.starts_with("def decide"))
         .unwrap_or_default();
+    depth::check(&content).map_err(|(line, what)| RulesError::Invalid {
+        file: file.to_owned(),
+        line,
+        column: 1,
+        what,
+    })?;
     let syntax = AstModule::parse(file, content, &language::dialect()).map_err(invalid)?;
     language::begin();
     let frozen = Module::with_temp_heap(|module| {
@@ -222,8 +235,27 @@ fn invalid(file: &str, error: &starlark::Error) -> RulesError {
         file: file.to_owned(),
         line: begin.map_or(0, |begin| begin.line) + 1,
         column: begin.map_or(0, |begin| begin.column) + 1,
-        what: text::shortened(&error.without_diagnostic().to_string(), 1_000),
+        what: advised(&text::shortened(
+            &error.without_diagnostic().to_string(),
+            1_000,
+        )),
     }
+}
+
+/// Says what to do where a bound of loading was met, in the interpreter's own words for it.
+fn advised(what: &str) -> String {
+    let advice = if what.contains(" ticks ") {
+        "the file takes too many steps to load: shorten its loops, or write out what they make"
+    } else if what.starts_with("Heap memory limit") {
+        "the file makes too much to load: shorten its loops and lists"
+    } else if what.contains("call stack overflow") {
+        "its functions call each other too deeply: make it a loop"
+    } else if what.contains("cancelled") {
+        "the file takes too long to load: shorten its loops"
+    } else {
+        return what.to_owned();
+    };
+    format!("{advice} ({})", what.lines().next().unwrap_or_default())
 }
 
 /// The last path components of each file: one, or as many as tell it from the others.
@@ -321,6 +353,7 @@ fn finish(revision: String, loaded: Vec<Loaded>) -> Result<Rules, RulesError> {
         }
         let (rule, matching, not_matching) = prefix_rule(&name, number, draft);
         check_examples(&programs, &rule, &matching, &not_matching)
+            .and_then(|()| pattern::check(&rule.programs, &rule.arguments, &matching))
             .map_err(invalid_at(&file, place))?;
         rules.push(rule);
         places.push((file, place));

@@ -15,6 +15,7 @@
 
 mod answer;
 mod decide;
+mod depth;
 mod error;
 mod facts;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -22,6 +23,7 @@ pub(crate) mod fuzzing;
 mod language;
 mod load;
 mod options;
+mod pattern;
 mod prefix;
 mod sources;
 mod terms;
@@ -81,6 +83,8 @@ pub struct ListedRule {
     pub reason: String,
     /// How many execs it has decided since it was loaded.
     pub decided: u64,
+    /// Whether it is acted on.
+    pub mode: RuleMode,
 }
 
 /// What the rules say of one exec, and why.
@@ -143,6 +147,10 @@ impl Rules {
             place: opinion.place.clone(),
             reason: opinion.justification.clone().unwrap_or_default(),
             decided: decided(opinion.number),
+            mode: match self.mode {
+                RuleMode::Enforce => opinion.mode,
+                RuleMode::Monitor => RuleMode::Monitor,
+            },
         };
         let prefixes = self.prefixes.rules();
         let mut rules: Vec<_> = prefixes
@@ -155,12 +163,27 @@ impl Rules {
                 place: decide.place().to_owned(),
                 reason: String::new(),
                 decided: decided(decide.number),
+                mode: self.mode,
             });
         }
         if let Some(fallback) = &self.fallback {
             rules.push(listed("whatever no rule matches".to_owned(), fallback));
         }
         rules
+    }
+
+    /// The first rule that has a person asked, where it stands; `None`: no rule does, unless `decide()` says so.
+    pub fn first_that_asks(&self) -> Option<&str> {
+        let prefixes = self.prefixes.rules().map(|rule| &rule.opinion);
+        let is_acted_on = |mode: RuleMode| mode == RuleMode::Enforce;
+        prefixes
+            .chain(&self.fallback)
+            .find(|opinion| {
+                matches!(opinion.answer, Answer::Ask(_))
+                    && is_acted_on(opinion.mode)
+                    && is_acted_on(self.mode)
+            })
+            .map(|opinion| opinion.place.as_str())
     }
 
     /// Names of the environment variables whose values `decide()` is to see.

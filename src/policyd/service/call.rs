@@ -27,6 +27,7 @@ use crate::policyd::rate::{Allowance, Within};
 use crate::policyd::rules::SessionFacts;
 use crate::policyd::sessions::{CODE_TERMINATED, words};
 use crate::policyd::store::Journal;
+use crate::policyd::text;
 use crate::policyd::throttle::Throttle;
 
 /// How long they wait. A gate reads all the time, or it is no more.
@@ -42,6 +43,7 @@ static REFUSED: Throttle = Throttle::new(Duration::from_secs(1));
 static REPEATED: Throttle = Throttle::new(Duration::from_secs(1));
 static TRESPASSES: Throttle = Throttle::new(Duration::from_secs(1));
 static UNREAD: Throttle = Throttle::new(Duration::from_secs(1));
+static UNASKED: Throttle = Throttle::new(Duration::from_secs(60));
 static RATE_LIMITED: Throttle = Throttle::new(Duration::from_secs(1));
 /// Reason code of what is denied because its gate asks about more than it may.
 const CODE_RATE_LIMITED: &str = "gate.rate_limited";
@@ -431,7 +433,11 @@ impl Call {
         let ruling = ruling(&rules, session, exec);
         let monitored = ruling.monitored.clone();
         let numbers = &self.setting.numbers;
-        numbers.decided(&ruling.decision, monitored.as_ref(), began.elapsed());
+        if ruling.ask.is_some() && self.setting.desk.is_some() && monitored.is_none() {
+            numbers.asked(began.elapsed());
+        } else {
+            numbers.decided(&ruling.decision, monitored.as_ref(), began.elapsed());
+        }
         let answered = if let (Some(ask), Some(desk)) = (&ruling.ask, &self.setting.desk) {
             desk.ask(
                 &Question {
@@ -451,6 +457,15 @@ impl Call {
                 // It may have been asked about before, by other rules.
                 let note = "the rules ask no longer";
                 desk.withdraw(&session.id, exec.exec_id, note, SystemTime::now());
+            }
+            if ruling.ask.is_some()
+                && let Some(held_back) = UNASKED.admit()
+            {
+                tracing::warn!(
+                    session = session.id, exec = exec.exec_id, gate = %self.caller.gate, held_back,
+                    "denied an exec: the rule {} asks a person, and without --operators nobody can be asked",
+                    text::shortened(&text::shown(ruling.rule.as_bytes()), 200)
+                );
             }
             Answered::Decided(Box::new(verdict(&rules, exec, ruling).into()))
         };

@@ -1,7 +1,7 @@
 // What waits for a person.
 
 import { Refused, post } from "./api.js";
-import { duration, facts, make, time, toast } from "./dom.js";
+import { confinement, duration, facts, make, time, toast } from "./dom.js";
 import { Selection } from "./list.js";
 
 const SHORT = 15_000;
@@ -13,7 +13,7 @@ const SCOPES = [
 ];
 
 export function approvals(place, state) {
-  const open = make("div.approvals", { role: "listbox", "aria-label": "Approvals" });
+  const open = make("div.approvals", { role: "feed", "aria-label": "Approvals" });
   const selection = new Selection(open, () => {});
   place.append(open);
   const ticking = setInterval(() => place.isConnected ? tick() : clearInterval(ticking), 500);
@@ -47,7 +47,7 @@ export function approvals(place, state) {
     const answer = (decision) => resolve(approval, { decision, note: note.value, scope: scope.value, prefix: Number(prefix.value), seconds: Number(time_.value) });
     return make(
       `article.card.approval${pending ? "" : ".is-closed"}`,
-      { "data-key": approval.id, role: "option" },
+      { "data-key": approval.id, "aria-label": `${approval.state}: ${approval.command}` },
       make("header",
         make(`span.verdict.${pending ? "waiting" : approval.state === "approved" ? "run" : approval.state === "denied" ? "deny" : "withdrawn"}`, approval.state),
         make("strong", approval.reason || approval.rule),
@@ -60,7 +60,7 @@ export function approvals(place, state) {
         ["Directory", make("code", approval.workdir)],
         ["Program", make("code", approval.program)],
         ["Gate", [approval.gate, approval.hostname].filter(Boolean).join(" on ")],
-        ["Sandbox", [approval.sandbox, approval.enforcement].filter(Boolean).join(", ")],
+        ["Sandbox", confinement(approval)],
         ["Labels", approval.labels.map(([name, value]) => `${name}=${value}`).join("  ")],
         ["User", approval.user],
         ["Rule", approval.rule],

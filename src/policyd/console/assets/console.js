@@ -37,6 +37,7 @@ function hear() {
       const place = by("connection");
       place.textContent = is ? "live" : "no connection";
       place.className = `connection ${is ? "is-live" : "is-lost"}`;
+      by("lost").hidden = is;
       // What was open before a break may have been closed meanwhile: the service tells what is open now.
       if (is) state.approvals.clear(), countPending();
     },

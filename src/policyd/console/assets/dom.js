@@ -71,6 +71,13 @@ export function ending(exec) {
   return exec.exit_code === 0 ? "0" : make("span.bad-status", String(exec.exit_code));
 }
 
+/** What confines a session, in words. */
+export const confinement = ({ sandbox, enforcement }) =>
+  sandbox === "none" ? "none: what runs has all that its user may" : [sandbox, enforcement && `${enforcement}ly enforced`].filter(Boolean).join(", ");
+
+/** A command line without the directory of its program, for where there is little room. */
+export const brief = (command) => command.replace(/^[^\s'"]*\/(?=[^/\s])/, "");
+
 let hiding;
 /** Says something for a moment. */
 export function toast(text) {

@@ -1,7 +1,7 @@
 // Search in all that is stored.
 
 import { Refused, get } from "./api.js";
-import { make } from "./dom.js";
+import { make, toast } from "./dom.js";
 import { Selection, execDetail, execHead, execRow, keyOf } from "./list.js";
 
 const PAGE = 200;
@@ -19,7 +19,7 @@ export function history(place) {
     ["", "run", "escalate", "deny", "monitored"].map((word) => make("option", { value: word }, word || "any verdict")));
   const since = make("select", { name: "since", "aria-label": "Since" },
     [["", "any time"], ["900", "15 minutes"], ["3600", "an hour"], ["86400", "a day"], ["604800", "a week"]].map(([value, words]) => make("option", { value }, words)));
-  const rows = make("div.rows", { role: "listbox", "aria-label": "Execs, the latest first" });
+  const rows = make("div.rows", { role: "listbox", "aria-label": "Execs, the latest first", tabindex: "0" });
   const split = make("div.split", rows);
   const more = make("button", { hidden: true, onclick: () => search(token) }, "Earlier ones");
   const found = new Map();
@@ -40,7 +40,8 @@ export function history(place) {
       answer = await get("/api/execs", { ...query, limit: PAGE, page: from });
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
-      rows.replaceChildren(make("p.empty.error", error.message));
+      if (error.status === 0 && found.size) toast(error.message);
+      else rows.replaceChildren(make("p.empty.error", error.message));
       return;
     }
     if (!from) {

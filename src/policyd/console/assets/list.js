@@ -83,8 +83,14 @@ export class Selection {
   /** After rows were made anew. */
   mark() {
     for (const row of this.rows()) {
-      row.setAttribute("aria-selected", row.dataset.key === this.key ? "true" : "false");
+      const is = row.dataset.key === this.key;
+      // A card is no option of a list: it has controls of its own.
+      if (!row.hasAttribute("role")) row.setAttribute("aria-current", String(is));
+      else row.setAttribute("aria-selected", String(is));
+      if (is) row.id = "chosen";
+      else row.removeAttribute("id");
     }
+    if (this.list.hasAttribute("tabindex")) this.list.setAttribute("aria-activedescendant", this.key ? "chosen" : "");
   }
 
   move(step) {

@@ -63,7 +63,7 @@ export function live(place, state) {
   const newer = make("button.newer", { hidden: true, onclick: () => { view.scrollTop = 0; draw(); } }, "Newer ones ↑");
   const reads = () => view.scrollTop > READING;
   view.onscroll = () => { if (place.isConnected && !newer.hidden && !reads()) draw(); };
-  const rows = make("div.rows", { role: "listbox", "aria-label": "Execs, the latest first" });
+  const rows = make("div.rows", { role: "listbox", "aria-label": "Execs, the latest first", tabindex: "0" });
   const split = make("div.split", rows);
   const selection = new Selection(rows, (key) => show(key));
   place.append(make("div.toolbar", filter, chips, pause), newer, split);

@@ -13,7 +13,8 @@ export function rules(place) {
       answer = await get("/api/rules");
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
-      place.replaceChildren(make("p.empty.error", error.message));
+      // What was seen stays; that there is no connection is told above.
+      if (error.status !== 0 || !place.childElementCount) place.replaceChildren(make("p.empty.error", error.message));
       return;
     }
     place.replaceChildren(
@@ -21,15 +22,16 @@ export function rules(place) {
         make("h2", "The rules' files hold what can't be used"),
         make("p", "What is below, the last good rules, stays in force until the files are right:"),
         make("pre.command", answer.error)) : "",
-      make("section", make("h2", "In force"), facts([
-        ["Revision", make("code", answer.revision)],
-      ])),
-      make("h3", "Rules, and how many execs each has decided since the service started"),
+      make("h2", "Rules in force"),
+      facts([["Revision", make("code", answer.revision)]]),
+      make("h3", "How many execs each has decided since this revision came into force"),
       make("div.rows.rules",
         make("div.row.is-head", ["Decision", "Rule", "Where", "Decided"].map((word) => make("span", word))),
-        answer.rules.map((rule) => make("div.row", { title: rule.reason || null },
-          make(`span.verdict.${CLASS[rule.decision] ?? rule.decision}`, rule.decision),
-          make("span.command", rule.text),
+        answer.rules.map((rule) => make("div.row", { title: [rule.text, rule.reason].filter(Boolean).join("\n") },
+          rule.monitored
+            ? make(`span.verdict.${CLASS[rule.decision] ?? rule.decision}.is-monitored`, { title: "Only monitored: it is recorded, and not acted on" }, `(${rule.decision})`)
+            : make(`span.verdict.${CLASS[rule.decision] ?? rule.decision}`, rule.decision),
+          make("span.command", rule.text, rule.reason ? make("span.muted", `  ${rule.reason}`) : null),
           make("span.rule", rule.place),
           make("span.waited", String(rule.decided))))),
     );

@@ -1,7 +1,7 @@
 // The sessions, and one session with its tree of execs.
 
 import { Refused, get, post } from "./api.js";
-import { duration, ending, facts, make, time, toast, verdict } from "./dom.js";
+import { brief, confinement, duration, ending, facts, make, time, toast, verdict } from "./dom.js";
 import { Selection, execDetail, keyOf } from "./list.js";
 
 export function sessions(place, state, id) {
@@ -11,7 +11,7 @@ export function sessions(place, state, id) {
 
 /** What an auditor may know of sessions that go on: those of the latest execs, and what they did last. */
 function seen(place, state) {
-  const rows = make("div.rows.sessions", { role: "listbox", "aria-label": "Sessions" });
+  const rows = make("div.rows.sessions", { role: "listbox", "aria-label": "Sessions", tabindex: "0" });
   const selection = new Selection(rows, (key) => { if (key) location.hash = `#sessions/${key}`; });
   const again = setInterval(() => place.isConnected ? draw() : clearInterval(again), 3000);
   place.append(rows);
@@ -51,7 +51,7 @@ function chooses(selection, key) {
 }
 
 function all(place, state) {
-  const rows = make("div.rows.sessions", { role: "listbox", "aria-label": "Sessions" });
+  const rows = make("div.rows.sessions", { role: "listbox", "aria-label": "Sessions", tabindex: "0" });
   const selection = new Selection(rows, (key) => { if (key) location.hash = `#sessions/${key}`; });
   place.append(rows);
   const again = setInterval(() => place.isConnected ? draw() : clearInterval(again), 3000);
@@ -62,7 +62,8 @@ function all(place, state) {
       ({ sessions } = await get("/api/sessions"));
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
-      rows.replaceChildren(make("p.empty.error", error.message));
+      // What was seen stays; that there is no connection is told above.
+      if (error.status !== 0 || !rows.childElementCount) rows.replaceChildren(make("p.empty.error", error.message));
       return;
     }
     rows.replaceChildren(
@@ -70,8 +71,8 @@ function all(place, state) {
       ...sessions.map((session) => make(
         "div.row", { role: "option", "data-key": session.id },
         session.pending ? make("span.verdict.waiting", `${session.pending} waiting`) : make("span.verdict.run", "live"),
-        make("span.command", session.command || session.id),
-        make("span.rule", session.labels.map(([name, value]) => `${name}=${value}`).join(" ")),
+        make("span.command", { title: session.command }, brief(session.command) || session.id),
+        make("span.rule.labels", session.labels.map(([name, value]) => `${name}=${value}`).join(" ")),
         make("span.rule", [session.gate, session.hostname].filter(Boolean).join(" on ")),
         make("span.waited", duration(Math.max(0, Date.now() + state.clockAhead - session.since))),
       )),
@@ -108,14 +109,14 @@ function one(place, state, id) {
       loaded = await get(`/api/sessions/${encodeURIComponent(id)}`);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
-      split.replaceChildren(make("p.empty.error", error.message));
+      if (error.status !== 0 || !split.childElementCount) split.replaceChildren(make("p.empty.error", error.message));
       return;
     }
     const { session, execs, truncated } = loaded;
     const now = session.ended ?? Date.now() + state.clockAhead;
     const first = Math.min(session.started ?? now, execs[0]?.time ?? now);
     const last = execs.reduce((latest, exec) => Math.max(latest, exec.time + lasts(exec, now)), first + 1);
-    const rows = make("div.rows.tree", { role: "tree", "aria-label": "Execs" });
+    const rows = make("div.rows.tree", { role: "tree", "aria-label": "Execs", tabindex: "0" });
     const selection = new Selection(rows, show);
     rows.append(make("div.row.is-head", { "aria-hidden": "true" },
       ["Verdict", "Command", "Status", "Waited, and ran", "Took"].map((word) => make("span", word))));
@@ -123,7 +124,7 @@ function one(place, state, id) {
       "div.row", { role: "treeitem", "data-key": keyOf(exec), "aria-level": String(depth + 1), "--depth": String(depth), title: exec.reason || null },
       verdict(exec),
       make("span.command", exec.command),
-      make("span.waited", ending(exec)),
+      make("span.waited.ending", ending(exec)),
       bar(exec, first, last, now),
       make("span.waited", duration(exec.elapsed)),
     )));
@@ -136,7 +137,7 @@ function one(place, state, id) {
       ["Gate", [session.gate, session.hostname].filter(Boolean).join(" on ")],
       ["User", session.user],
       ["Directory", make("code", session.workdir ?? "")],
-      ["Sandbox", [session.sandbox, session.enforcement].filter(Boolean).join(", ")],
+      ["Sandbox", confinement(session)],
       ["Profile", session.sandbox_info?.profile],
       ["Not enforced", session.sandbox_info?.not_enforced.join("; ")],
       ["Not allowed", session.sandbox_info?.not_granted.join("; ")],

@@ -123,8 +123,36 @@ fn wrong_files_are_refused_with_place_and_advice() {
             "test.rules:2:1: ",
             "def decide(exec):",
         ),
-        ("def f(n):\n    return f(n)\nf(1)", "test.rules:", ""),
-        ("x = [i for i in range(1000000000)]", "test.rules:", ""),
+        (
+            "def f(n):\n    return f(n)\nf(1)",
+            "test.rules:2:",
+            "make it a loop",
+        ),
+        (
+            "x = [i for i in range(1000000000)]",
+            "test.rules:",
+            "shorten its loops",
+        ),
+        (
+            "x = []\n[x.append(\"y\" * 10000 + str(i)) for i in range(100000)]",
+            "test.rules:",
+            "makes too much",
+        ),
+        (
+            "\nprefix_rule([\"git\", \"push *\"])",
+            "test.rules:2:1: ",
+            "there are none",
+        ),
+        (
+            "\nprefix_rule([\"./git\"], match = [\"./git\"])",
+            "test.rules:2:1: ",
+            "",
+        ),
+        (
+            "\nprefix_rule([\"a\", \"x\" * 1000000])",
+            "test.rules:2:1: ",
+            "1000000 bytes",
+        ),
         ("nonsense(1)", "test.rules:1:1: ", "nonsense"),
     ] {
         let what = refusal(content);
@@ -135,15 +163,37 @@ fn wrong_files_are_refused_with_place_and_advice() {
 
 #[test]
 fn deep_nesting_does_not_end_the_process() {
-    let deep = 10_000;
+    // As many as a file has room for: the interpreter's stack hasn't.
+    let deep = 500_000;
     for content in [
         format!("x = {}1{}", "(".repeat(deep), ")".repeat(deep)),
         format!("x = {}1", "-".repeat(deep)),
         format!("x = 1{}", " + 1".repeat(deep)),
         format!("x = {}{}", "[".repeat(deep), "]".repeat(deep)),
     ] {
-        // Whether it is accepted doesn't matter here.
-        let _ = Rules::parse("deep.rules", content);
+        let error = Rules::parse("deep.rules", content).expect_err("too deep");
+        let error = error.to_string();
+        assert!(error.starts_with("deep.rules:1:1: "), "{error}");
+        assert!(error.contains("nests more than"), "{error}");
+    }
+    // What may be as deep as it is: no level is refused that the stack has room for, and none taken that it hasn't.
+    let deep = 1_900;
+    for content in [
+        format!("x = {}1{}", "(".repeat(deep), ")".repeat(deep)),
+        format!("x = {}1", "-".repeat(deep)),
+        format!("x = 1{}", "+1".repeat(deep / 2)),
+        format!(
+            "def f(a):\n  if a:\n    a\n{}",
+            "  elif a:\n    a\n".repeat(deep)
+        ),
+        format!("x = {}1", "lambda: ".repeat(deep / 2)),
+        (0..1_300)
+            .map(|level| format!("{}if 1:\n", " ".repeat(level)))
+            .collect::<String>()
+            + &" ".repeat(1_300)
+            + "pass\n",
+    ] {
+        Rules::parse("deep.rules", content).expect("rules");
     }
 }
 
@@ -170,6 +220,32 @@ fn files_are_bounded_and_must_be_text() {
         Rules::load(&empty),
         Err(RulesError::NoFiles { .. })
     ));
+    // In a directory among good ones: a pipe, which isn't waited for, and a link that leads to itself.
+    let mixed = directory.path().join("mixed");
+    std::fs::create_dir(&mixed).expect("a directory");
+    std::fs::write(mixed.join("10.rules"), "prefix_rule([\"a\"])").expect("a file");
+    let pipe = mixed.join("20.rules");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).expect("a pipe");
+    let error = Rules::load(&mixed).expect_err("a pipe").to_string();
+    assert!(
+        error.ends_with("20.rules: it isn't a regular file"),
+        "{error}"
+    );
+    std::fs::remove_file(&pipe).expect("removed");
+    std::os::unix::fs::symlink("20.rules", &pipe).expect("a link");
+    let error = Rules::load(&mixed).expect_err("a loop").to_string();
+    assert!(
+        error.contains("20.rules: Too many levels of symbolic links"),
+        "{error}"
+    );
+    std::fs::remove_file(&pipe).expect("removed");
+    // A directory below isn't looked into.
+    std::os::unix::fs::symlink(".", mixed.join("below.rules")).expect("a link");
+    let error = Rules::load(&mixed).expect_err("a directory").to_string();
+    assert!(
+        error.ends_with("below.rules: it isn't a regular file"),
+        "{error}"
+    );
     assert!(matches!(
         Rules::load(std::path::Path::new("/dev/null")),
         Err(RulesError::NotAFile { .. })
