@@ -8,6 +8,7 @@ use clap::Args;
 use tokio::runtime::Runtime;
 use tonic::{Code, Status};
 
+use super::remedy::Role;
 use super::service::ServiceOptions;
 use super::{Failure, SUCCESS};
 use crate::link::ServiceCaller;
@@ -35,7 +36,11 @@ pub(super) struct AuditArguments {
 }
 
 pub(super) fn audit(arguments: &AuditArguments) -> Result<c_int, Failure> {
-    let failed = |error: AuditError| Failure::new(&error).exiting(error.exit_code().into());
+    let failed = |error: AuditError| {
+        let mut failure = Failure::new(&error).exiting(error.exit_code().into());
+        failure.hint = error.hint().map(str::to_owned);
+        failure
+    };
     let out = &mut io::BufWriter::new(io::stdout());
     let data = arguments.audit.data.as_deref();
     let service = &arguments.service;
@@ -81,10 +86,10 @@ impl RemoteRecord {
     }
 
     fn failed(&self, status: Status) -> AuditError {
-        AuditError::Service(format!(
-            "asking the policy service {}",
-            self.caller.describe(status)
-        ))
+        AuditError::Service {
+            hint: Role::Auditor.after(&self.caller, &status),
+            message: format!("asking the policy service {}", self.caller.describe(status)),
+        }
     }
 }
 
@@ -151,8 +156,10 @@ impl Record for RemoteRecord {
                     .await
                     .map_err(|status| self.failed(status))?;
                 let Some(response) = next else {
-                    let what = "the policy service ended the list before its end".to_owned();
-                    return Err(AuditError::Service(what));
+                    return Err(AuditError::Service {
+                        message: "the policy service ended the list before its end".to_owned(),
+                        hint: Some("ask again".to_owned()),
+                    });
                 };
                 reached = response.position;
                 if let Some(watch_response::Update::ExecChanged(changed)) = response.update

@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::Failure;
-use super::policy::{Shown, unprepared};
+use super::policy::Shown;
+use super::remedy::Role;
 use crate::link::{Endpoint, ServiceCaller};
 
 /// Where a policy service is, and what an operator or auditor shows it. A gate's credentials are others.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Policy service")]
 pub(super) struct ServiceOptions {
     /// Policy service to ask: http://HOST:PORT, https://HOST:PORT or unix:/PATH
     #[arg(long, value_name = "URL", env = "EXECGATE_SERVICE")]
@@ -97,7 +99,19 @@ impl ServiceOptions {
             is_insecure: self.insecure_service,
         };
         let caller = endpoint.caller(&shown.credentials());
-        let caller = caller.map_err(|error| unprepared(&error).exiting(super::USAGE))?;
+        let caller = caller.map_err(|error| {
+            let failure = Role::Operator.unprepared(&error);
+            failure.exiting(super::USAGE)
+        })?;
         Ok(Some(caller))
+    }
+
+    /// What calls the service that has to be named.
+    pub(super) fn needed_caller(&self) -> Result<ServiceCaller, Failure> {
+        self.caller()?.ok_or_else(|| {
+            Failure::saying("no policy service is named")
+                .exiting(super::USAGE)
+                .hint("give --service URL, or set EXECGATE_SERVICE")
+        })
     }
 }

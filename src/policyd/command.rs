@@ -40,7 +40,7 @@ use super::store::{Retention, Store, StoreError};
 use super::tls::{Tls, TlsFiles, WithoutCertificate};
 use super::tokens::Tokens;
 use super::webhook::{Webhook, WebhookError};
-use crate::logging::{self, LogFormat};
+use crate::logging::{self, FilterError, LogFormat};
 use crate::metrics::{MetricsEndpoint, MetricsError};
 use crate::pb::approval::v1::approval_service_server::ApprovalServiceServer;
 use crate::pb::audit::v1::audit_service_server::AuditServiceServer;
@@ -78,6 +78,8 @@ const CONSOLE_CONNECTIONS: Bounds = Bounds {
     in_all: 512,
     of_one_peer: 256,
 };
+/// What is logged where nothing else is said.
+const LOG: &str = "info";
 /// How long a service that was told to stop waits for its calls to end.
 const STOPPING_PATIENCE: Duration = Duration::from_secs(8);
 
@@ -153,7 +155,12 @@ pub struct PolicydArgs {
     pub listen: ListenAddress,
 
     /// Directory to store events in; without it nothing is stored.
-    #[arg(long, value_name = "DIR", env = "EXECGATE_POLICYD_DATA")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "EXECGATE_POLICYD_DATA",
+        help_heading = "The record"
+    )]
     pub data: Option<PathBuf>,
 
     /// Certificate of this service, with those that lead to its root, in PEM: speak TLS.
@@ -161,7 +168,8 @@ pub struct PolicydArgs {
         long,
         value_name = "FILE",
         env = "EXECGATE_POLICYD_TLS_CERT",
-        requires = "tls_key"
+        requires = "tls_key",
+        help_heading = "TLS and gates"
     )]
     pub tls_cert: Option<PathBuf>,
 
@@ -170,7 +178,8 @@ pub struct PolicydArgs {
         long,
         value_name = "FILE",
         env = "EXECGATE_POLICYD_TLS_KEY",
-        requires = "tls_cert"
+        requires = "tls_cert",
+        help_heading = "TLS and gates"
     )]
     pub tls_key: Option<PathBuf>,
 
@@ -180,20 +189,31 @@ pub struct PolicydArgs {
         long,
         value_name = "FILE",
         env = "EXECGATE_POLICYD_CLIENT_CA",
-        requires = "tls_cert"
+        requires = "tls_cert",
+        help_heading = "TLS and gates"
     )]
     pub client_ca: Option<PathBuf>,
 
     /// File of lines NAME SHA256, as `execgate token NAME` writes them. Each gate must show such a
     /// token, unless it shows a certificate.
-    #[arg(long, value_name = "FILE", env = "EXECGATE_POLICYD_TOKENS")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "EXECGATE_POLICYD_TOKENS",
+        help_heading = "TLS and gates"
+    )]
     pub tokens: Option<PathBuf>,
 
     /// File of lines NAME SHA256, as `execgate token NAME` writes them: the tokens of operators, who
     /// approve what rules ask about (`execgate approvals`) and end sessions (`execgate sessions`). A line
     /// uri:URI or dns:NAME alone is of an operator with that client certificate (--client-ca). None of
     /// them is a gate's. Without it nobody can be asked, and what rules ask about is denied.
-    #[arg(long, value_name = "FILE", env = "EXECGATE_POLICYD_OPERATORS")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "EXECGATE_POLICYD_OPERATORS",
+        help_heading = "Operators and auditors"
+    )]
     pub operators: Option<PathBuf>,
 
     /// Where to POST each approval as it opens and is closed, as JSON: an https:// URL, or an http:// one
@@ -203,7 +223,8 @@ pub struct PolicydArgs {
         value_name = "URL",
         env = "EXECGATE_POLICYD_WEBHOOK",
         requires = "webhook_secret",
-        requires = "operators"
+        requires = "operators",
+        help_heading = "Operators and auditors"
     )]
     pub webhook: Option<String>,
 
@@ -213,7 +234,8 @@ pub struct PolicydArgs {
         long,
         value_name = "FILE",
         env = "EXECGATE_POLICYD_WEBHOOK_SECRET",
-        requires = "webhook"
+        requires = "webhook",
+        help_heading = "Operators and auditors"
     )]
     pub webhook_secret: Option<PathBuf>,
 
@@ -222,7 +244,8 @@ pub struct PolicydArgs {
         long,
         value_name = "FILE",
         env = "EXECGATE_POLICYD_WEBHOOK_CA",
-        requires = "webhook"
+        requires = "webhook",
+        help_heading = "Operators and auditors"
     )]
     pub webhook_ca: Option<PathBuf>,
 
@@ -233,7 +256,8 @@ pub struct PolicydArgs {
         value_name = "ADDR",
         env = "EXECGATE_POLICYD_CONSOLE",
         value_parser = console_address,
-        requires = "operators"
+        requires = "operators",
+        help_heading = "Operators and auditors"
     )]
     pub console: Option<ListenAddress>,
 
@@ -243,7 +267,8 @@ pub struct PolicydArgs {
         long = "allow-uid",
         value_name = "UID",
         env = "EXECGATE_POLICYD_ALLOW_UID",
-        value_delimiter = ','
+        value_delimiter = ',',
+        help_heading = "TLS and gates"
     )]
     pub allow_uids: Vec<u32>,
 
@@ -255,7 +280,8 @@ pub struct PolicydArgs {
         value_name = "IDENTITY",
         env = "EXECGATE_POLICYD_AUDITOR",
         value_delimiter = ',',
-        value_parser = auditor
+        value_parser = auditor,
+        help_heading = "Operators and auditors"
     )]
     pub auditors: Vec<GateIdentity>,
 
@@ -266,7 +292,8 @@ pub struct PolicydArgs {
         value_name = "AGE",
         env = "EXECGATE_POLICYD_RETAIN_AGE",
         value_parser = retained_age,
-        requires = "data"
+        requires = "data",
+        help_heading = "The record"
     )]
     pub retain_age: Option<Duration>,
 
@@ -276,23 +303,35 @@ pub struct PolicydArgs {
         value_name = "SIZE",
         env = "EXECGATE_POLICYD_RETAIN_SIZE",
         value_parser = retained_size,
-        requires = "data"
+        requires = "data",
+        help_heading = "The record"
     )]
     pub retain_size: Option<u64>,
 
     /// Most execs a second that one gate, by its identity, may ask about, with as many at once; what it asks
     /// beyond that is denied, with the reason code gate.rate_limited [default: no limit]
-    #[arg(long, value_name = "NUMBER", env = "EXECGATE_POLICYD_EXECS_PER_SECOND")]
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        env = "EXECGATE_POLICYD_EXECS_PER_SECOND",
+        help_heading = "TLS and gates"
+    )]
     pub execs_per_second: Option<NonZeroU32>,
 
     /// Serve numbers for Prometheus at http://ADDRESS:PORT/metrics. Whoever can connect there can read them.
-    #[arg(long, value_name = "ADDRESS:PORT", env = "EXECGATE_POLICYD_METRICS")]
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        env = "EXECGATE_POLICYD_METRICS",
+        value_parser = MetricsEndpoint::parse_address,
+        help_heading = "Log and metrics"
+    )]
     pub metrics: Option<SocketAddr>,
 
     /// Allow an address that other hosts can reach without TLS, or without any credential of gates:
     /// whoever reaches it, or stands between, can then read all commands, forge verdicts, or fill the
     /// record with inventions.
-    #[arg(long)]
+    #[arg(long, help_heading = "TLS and gates")]
     pub insecure_listen: bool,
 
     /// How the one line on standard output, which says where it listens, is written.
@@ -305,7 +344,9 @@ pub struct PolicydArgs {
         long,
         value_name = "LEVEL",
         env = "EXECGATE_POLICYD_LOG",
-        default_value = "info"
+        default_value = LOG,
+        value_parser = logging::check_filter,
+        help_heading = "Log and metrics"
     )]
     pub log: String,
 
@@ -314,7 +355,8 @@ pub struct PolicydArgs {
         long,
         value_name = "FORMAT",
         env = "EXECGATE_POLICYD_LOG_FORMAT",
-        default_value = "text"
+        default_value = "text",
+        help_heading = "Log and metrics"
     )]
     pub log_format: LogFormat,
 }
@@ -384,13 +426,8 @@ pub enum StartOutput {
 #[derive(Debug, thiserror::Error)]
 pub enum PolicydError {
     /// The log filter is wrong.
-    #[error("reading --log {filter:?}: {source}")]
-    Log {
-        /// The filter.
-        filter: String,
-        /// Why.
-        source: tracing_subscriber::filter::ParseError,
-    },
+    #[error("--log: {0}")]
+    Log(#[from] FilterError),
     /// The rules can't be used.
     #[error(transparent)]
     Rules(#[from] RulesError),
@@ -398,10 +435,15 @@ pub enum PolicydError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The address can't be listened at.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
+    #[error("{option}: {source}")]
+    Listen {
+        /// What named it.
+        option: &'static str,
+        /// Why.
+        source: ListenError,
+    },
     /// Numbers can't be served.
-    #[error("--metrics: {0}: {source}", source = std::error::Error::source(.0).map(ToString::to_string).unwrap_or_default())]
+    #[error("--metrics: {0}: {cause}{advice}", cause = metrics_cause(.0), advice = listen::advice(metrics_cause(.0)))]
     Metrics(#[from] MetricsError),
     /// Certificates, keys or tokens can't be used.
     #[error(transparent)]
@@ -429,6 +471,12 @@ pub enum PolicydError {
     Serve(#[source] tonic::transport::Error),
 }
 
+fn metrics_cause(error: &MetricsError) -> &std::io::Error {
+    match error {
+        MetricsError::Listen { source, .. } | MetricsError::Thread(source) => source,
+    }
+}
+
 impl PolicydError {
     /// The program's exit code for it.
     pub fn exit_code(&self) -> u8 {
@@ -438,10 +486,10 @@ impl PolicydError {
             | Self::Reflection(_)
             | Self::Announce(_)
             | Self::Serve(_) => 1,
-            Self::Log { .. } | Self::TlsOnSocket | Self::Webhook(WebhookError::Url { .. }) => 2,
+            Self::Log(_) | Self::TlsOnSocket | Self::Webhook(WebhookError::Url { .. }) => 2,
             Self::Rules(_) => 3,
             Self::Store(_) => 4,
-            Self::Listen(_) | Self::Metrics(_) => 5,
+            Self::Listen { .. } | Self::Metrics(_) => 5,
             Self::Credentials(_) | Self::Webhook(WebhookError::Files(_)) => 6,
         }
     }
@@ -450,11 +498,10 @@ impl PolicydError {
 /// The program.
 pub fn main() -> ExitCode {
     let args = PolicydArgs::parse();
-    let outcome = logging::start(&args.log, args.log_format)
-        .map_err(|source| PolicydError::Log {
-            filter: args.log.clone(),
-            source,
-        })
+    // A variable that is set to nothing isn't a choice.
+    let log = Some(args.log.as_str()).filter(|log| !log.is_empty());
+    let outcome = logging::start(log.unwrap_or(LOG), args.log_format)
+        .map_err(PolicydError::from)
         .and_then(|_writer| run(&args, &mut std::io::stdout()));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -660,7 +707,8 @@ async fn serve(
     } else {
         Doors::All
     };
-    let (listener, bound) = listen::listen(&args.listen, sources.exposure(args), doors)?;
+    let (listener, bound) = listen::listen(&args.listen, sources.exposure(args), doors)
+        .map_err(listening("--listen"))?;
     if args.insecure_listen {
         tracing::warn!(
             "--insecure-listen: commands and verdicts may cross the network in the clear, or for anyone"
@@ -918,7 +966,8 @@ impl ConsoleDoor {
             cookies,
             stopping: stopping.clone(),
         });
-        let (listener, bound) = listen::listen(address, exposure, Doors::Own)?;
+        let (listener, bound) =
+            listen::listen(address, exposure, Doors::Own).map_err(listening("--console"))?;
         Ok(Some(Self {
             console,
             listener,
@@ -943,6 +992,10 @@ impl ConsoleDoor {
         tokio::spawn(self.console.serve(connections));
         format!("{scheme}://{}/", self.bound)
     }
+}
+
+fn listening(option: &'static str) -> impl FnOnce(ListenError) -> PolicydError {
+    move |source| PolicydError::Listen { option, source }
 }
 
 /// Removes what isn't to be kept, for as long as the service runs.

@@ -211,9 +211,6 @@ fn command_lines_that_make_no_sense_exit_with_2() {
     done.exits(125)
         .says("no patched shell /nonexistent/sh")
         .says("hint: ");
-    execgate(&["--log", "=?=", "doctor"])
-        .exits(125)
-        .says("hint: ");
 }
 
 #[test]

@@ -56,3 +56,4 @@ mod tools;
 mod tree;
 mod verdicts;
 mod weak_gates;
+mod words;
