@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use serde::Serialize;
@@ -102,6 +102,7 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> Result<c_int, Failure> {
     findings.extend(["bash", "zsh"].map(shell));
     findings.push(descendants());
     findings.push(open_files());
+    findings.push(clock());
     findings.push(landlock());
     findings.push(bubblewrap());
     findings.push(denials());
@@ -290,6 +291,28 @@ fn open_files() -> Finding {
             "raise the hard limit, ulimit -Hn",
         ),
         Err(error) => Finding::lacking(SUBJECT, Status::Weak, error.to_string(), "see ulimit -n"),
+    }
+}
+
+/// Certificates are judged, and the record is dated, by the clock. One that stands still where the machine was made
+/// is before the program was installed.
+fn clock() -> Finding {
+    const SUBJECT: &str = "clock";
+    let (now, shown) = (SystemTime::now(), humantime::format_rfc3339_seconds);
+    let program = std::env::current_exe().and_then(std::fs::metadata);
+    match program.and_then(|program| program.modified()) {
+        Ok(installed) if installed > now => Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            format!(
+                "it says {}, and this program was installed at {}: certificates may seem not to be valid yet, and the \
+                 record's times wrong",
+                shown(now),
+                shown(installed)
+            ),
+            "set it; a time service such as chrony or systemd-timesyncd keeps it right",
+        ),
+        _ => Finding::good(SUBJECT, shown(now).to_string()),
     }
 }
 

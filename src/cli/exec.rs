@@ -514,22 +514,22 @@ fn describe() -> GateDescription {
 
 /// The session's directory, by its real path.
 fn workdir(named: Option<&Path>) -> Result<PathBuf, Failure> {
+    const HINT: &str =
+        "--workdir DIRECTORY names where to start; without it that is the current directory";
     let directory = named.unwrap_or(Path::new("."));
-    let found = std::fs::canonicalize(directory).map_err(|error| {
+    let usable = || {
+        let found = std::fs::canonicalize(directory)?;
+        // What can't be looked into can't be started in, and what is no directory has no such name in it.
+        std::fs::metadata(found.join("."))?;
+        Ok(found)
+    };
+    usable().map_err(|error: io::Error| {
         Failure::saying(format!(
             "cannot use {} as the working directory: {error}",
             directory.display()
         ))
-        .hint("--workdir DIRECTORY names where to start; without it that is the current directory")
-    })?;
-    if found.is_dir() {
-        Ok(found)
-    } else {
-        Err(Failure::saying(format!(
-            "{} is no directory",
-            found.display()
-        )))
-    }
+        .hint(HINT)
+    })
 }
 
 /// One string for the shell: the only word as it is, or all words, each quoted.

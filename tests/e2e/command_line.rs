@@ -133,6 +133,7 @@ fn the_doctor_says_what_is_missing_and_how_to_get_it() {
         "zsh",
         "clean-up",
         "open files",
+        "clock",
         "landlock",
         "bubblewrap",
         "denials",
@@ -145,7 +146,7 @@ fn the_doctor_says_what_is_missing_and_how_to_get_it() {
         assert_eq!(finding["remedy"].is_string(), status != "good", "{finding}");
         assert!(finding["detail"].is_string(), "{finding}");
     }
-    assert_eq!(findings[10]["status"], "missing");
+    assert_eq!(findings[11]["status"], "missing");
 }
 
 #[test]

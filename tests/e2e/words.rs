@@ -67,15 +67,13 @@ fn an_address_that_is_taken_is_said_with_the_option_that_named_it() {
     let (rules, operators) = (path("x.star"), path("operators"));
     std::fs::write(&rules, "fallback(\"run\")\n").expect("a file");
     std::fs::write(&operators, "").expect("a file");
-    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let taken = taken.local_addr().expect("an address").to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = listener.local_addr().expect("an address").to_string();
     let policyd = |arguments: &[&str]| {
         let fixed = ["--rules", &rules, "--operators", &operators];
         run(POLICYD, &[&fixed, arguments].concat())
     };
     let free = ["--listen", "127.0.0.1:0"];
-    let listener = TcpListener::bind(&taken);
-    let listener = listener.expect("the port again");
     for (option, arguments) in [
         ("--listen", &["--listen", &taken][..]),
         ("--console", &[&free[..], &["--console", &taken]].concat()),
@@ -153,10 +151,10 @@ fn without_arguments_it_says_how_to_begin() {
 #[test]
 fn passwords_in_addresses_are_never_shown() {
     for url in [
-        "http://me:sesame@127.0.0.1:1",
-        "me:sesame@127.0.0.1:1",
-        "http://me:ses ame@127.0.0.1:1",
-        "http://127.0.0.1:1/?token=sesame",
+        "http://me:hunter2@127.0.0.1:1",
+        "me:hunter2@127.0.0.1:1",
+        "http://me:hunt er2@127.0.0.1:1",
+        "http://127.0.0.1:1/?token=hunter2",
     ] {
         for arguments in [
             &["exec", "--policy", url, "--", "true"][..],
@@ -165,7 +163,7 @@ fn passwords_in_addresses_are_never_shown() {
         ] {
             let done = execgate(arguments);
             let text = done.output() + &done.errors();
-            assert!(!text.contains("ame"), "{done}");
+            assert!(!text.contains("hunt"), "{done}");
             assert!(!done.status.success(), "{done}");
         }
     }
@@ -185,11 +183,11 @@ fn passwords_in_addresses_are_never_shown() {
             "--webhook-secret",
             &path("none"),
             "--webhook",
-            "https://me:sesame@127.0.0.1/",
+            "https://me:hunter2@127.0.0.1/",
         ],
     );
     done.exits(2).says("--webhook https://127.0.0.1: ");
-    assert!(!done.errors().contains("sesame"), "{done}");
+    assert!(!done.errors().contains("hunter2"), "{done}");
 }
 
 #[test]
@@ -289,4 +287,75 @@ fn shells_and_manuals_know_the_programs() {
         makefile.contains("execgate manual"),
         "`make install` takes them along"
     );
+}
+
+#[test]
+fn a_directory_that_can_not_be_entered_is_named() {
+    let place = directory();
+    let file = place.path().join("file");
+    std::fs::write(&file, "").expect("a file");
+    let locked = place.path().join("locked");
+    std::fs::create_dir(&locked).expect("a directory");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o000);
+    std::fs::set_permissions(&locked, mode).expect("a mode");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(place.path(), open).expect("a mode");
+    let nowhere = place.path().join("nowhere");
+    // Where other users can execute it.
+    let program = place.path().join("execgate");
+    std::fs::copy(EXECGATE, &program).expect("a copy");
+    for (directory, why) in [
+        (&file, "Not a directory"),
+        (&locked, "Permission denied"),
+        (&nowhere, "No such file or directory"),
+    ] {
+        let directory = directory.display().to_string();
+        let arguments = [
+            "exec",
+            "--policy",
+            NOWHERE,
+            "--no-login",
+            "--workdir",
+            &directory,
+            "--",
+            "pwd",
+        ];
+        let mut command = Command::new(&program);
+        command.args(arguments);
+        // Permissions say nothing to root.
+        let is_root = std::fs::metadata("/proc/self")
+            .is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+        if is_root {
+            command = Command::new("setpriv");
+            command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+            command.arg(&program);
+            command.args(arguments);
+        }
+        let done = process::run(command.env_clear().env("PATH", "/usr/bin:/bin"));
+        done.exits(125)
+            .prints("")
+            .says(&format!(
+                "cannot use {directory} as the working directory: {why}"
+            ))
+            .says("hint: --workdir DIRECTORY");
+    }
+}
+
+#[test]
+fn a_clock_that_is_behind_is_told() {
+    let place = directory();
+    let program = place.path().join("execgate");
+    std::fs::copy(EXECGATE, &program).expect("a copy");
+    let doctor = || {
+        let mut command = Command::new(&program);
+        let done = process::run(command.arg("doctor").env_clear());
+        let output = done.output();
+        let line = output.lines().find(|line| line.contains(" clock "));
+        line.expect("a clock").to_owned()
+    };
+    assert!(doctor().starts_with("good "), "{}", doctor());
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(3600);
+    let file = std::fs::File::options().append(true).open(&program);
+    file.expect("a file").set_modified(later).expect("a time");
+    assert!(doctor().starts_with("weak "), "{}", doctor());
 }
