@@ -1,45 +1,39 @@
+//! One intercepted exec, from its request to its end: does what the state machine says.
+
+mod child;
+mod escalation;
+mod start;
+
 use std::collections::VecDeque;
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
+use self::child::{Child, report_input};
+use self::escalation::Escalation;
 use super::connection::{Connection, Frame, ReceiveError};
-use super::environment;
-use super::executor::{EscalatedExec, PreparedExec};
 use super::intercept::{Action, Input, State, step};
 use super::policy::PolicyError;
 use super::session::Shared;
 use super::share::Held;
 use super::tracker::Watching;
 use crate::model::{
-    DecisionCode, Enforcement, Environment, EnvironmentDifference, EscalationDecision,
-    EscalationExecution, ExecId, ExecOutcome, ExecUsage, Executable, ExecutableContent,
-    InterceptedExec, ProcessIdentity, Protection, SessionEvent, Unprotected, Verdict,
+    DecisionCode, Environment, EscalationDecision, ExecId, ExecOutcome, ExecUsage, Executable,
+    InterceptedExec, ProcessIdentity, SessionEvent, Verdict,
 };
-use crate::program::{self, Execution};
-use crate::sys::descriptor;
-use crate::sys::exec;
-use crate::sys::limits;
-use crate::sys::place::{self, Place};
+use crate::sys::place::Place;
 use crate::sys::process::{self, Pidfd};
-use crate::sys::readiness;
 use crate::sys::socket::MAX_DESCRIPTORS;
-use crate::sys::spawn::{
-    Command, Directory, InheritedContext, NOT_EXACTLY, ProcessGroup, Report, Step, Supervisor,
-};
 use crate::wire::{
-    self, Action as WireAction, CommandContext, EscalateRequest, EscalateResponse, Forward, Notice,
-    Refusal, SuperExecMessage, SuperExecResult, WaitNotice,
+    self, Action as WireAction, EscalateRequest, EscalateResponse, Forward, Notice, Refusal,
+    SuperExecMessage, SuperExecResult, WaitNotice,
 };
 
 /// How long a wrapper may take over a message that it owes, from the handshake or the answer before
@@ -52,9 +46,6 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// How many signals for a command that is being started are kept.
 const MOST_EARLY: usize = 16;
-
-/// The lowest number that a copy of a program gets: out of the way of scripts and shells.
-const LOWEST_COPY: i32 = 60;
 
 /// Exit status of a shell for a program that can't be executed.
 const CANNOT_EXECUTE: i32 = 126;
@@ -105,30 +96,6 @@ struct Request<'a> {
     writable_directories: Vec<i32>,
     /// The right to the memory that copies of its program take.
     copies: Option<OwnedSemaphorePermit>,
-}
-
-/// What is executed for an exec that is escalated.
-struct Escalation {
-    execution: Execution,
-    env: Environment,
-    difference: EnvironmentDifference,
-    /// The right to the memory that copies of the program take.
-    copies: Option<OwnedSemaphorePermit>,
-}
-
-/// An escalated command.
-struct Child {
-    supervisor: AsyncFd<Supervisor>,
-    program: PathBuf,
-    /// Whether that is the program that was asked about, and not one that is to run it.
-    program_was_asked: bool,
-    /// Why it couldn't be executed.
-    refusal: Option<Refusal>,
-    /// Whether it left a core dump.
-    core_dumped: bool,
-    pid: u32,
-    /// When it was last stopped, in nanoseconds of the monotonic clock.
-    stopped_at: Option<u64>,
 }
 
 impl<'a> Request<'a> {
@@ -616,158 +583,6 @@ impl<'a> Request<'a> {
         None
     }
 
-    /// Starts the escalated command; the first report says whether that has worked. On failure: the
-    /// shell's status, and the reason.
-    async fn start(
-        &mut self,
-        execution: EscalationExecution,
-        context: CommandContext,
-    ) -> Result<(), (i32, String)> {
-        let failure = |reason: String| (CANNOT_EXECUTE, format!("execgate: {reason}"));
-        let exec = self
-            .exec
-            .take()
-            .ok_or_else(|| failure("nothing was asked".to_owned()))?;
-        let nothing = || failure("nothing was escalated".to_owned());
-        let escalation = self.escalation.take().ok_or_else(nothing)?;
-        self.copies = escalation.copies;
-        let (file, argv, copies) = match escalation.execution {
-            Execution::NotThere => {
-                self.refusal = Some(refusal(&exec.file, &exec::not_there()));
-                return Err(not_executed(&exec.file, &exec::not_there()));
-            }
-            Execution::ByName => (exec.file.clone(), exec.argv.clone(), Vec::new()),
-            Execution::ByDescriptor(parts) => {
-                let taken: Vec<_> = self.descriptors.iter().map(|(_, to)| *to).collect();
-                let free = (LOWEST_COPY..).filter(|number| !taken.contains(number));
-                parts.command(exec.argv.clone(), free)
-            }
-        };
-        self.check_descriptors()?;
-        let directories = open_directories(&self.descriptors);
-        if !directories.is_empty() {
-            let examiner = &self.shared.examiner;
-            self.writable_directories = examiner.writable(directories, &exec.process).await;
-        }
-        let escalated = EscalatedExec {
-            file: file.clone(),
-            argv,
-            workdir: exec.workdir.clone(),
-            env: escalation.env,
-            execution,
-        };
-        let prepared = tokio::select! {
-            prepared = self.shared.executor.prepare_escalated_exec(escalated) => prepared,
-            () = self.shared.over.cancelled() => return Err(failure("the session has ended".to_owned())),
-        };
-        let prepared = prepared.map_err(|error| failure(error.to_string()))?;
-        let (directory, relative) = self.directory(&exec, &prepared)?;
-        let is_itself = prepared.program == file;
-        // What people read is the program's name, not a descriptor's.
-        let program = if is_itself {
-            exec.file.clone()
-        } else {
-            prepared.program.clone()
-        };
-        let by_name = prepared.program == exec.file;
-        // As it was asked for, where it leads to the same: the kernel tells a script its name.
-        let executed = if relative == Relative::Same && by_name {
-            self.asked_file.clone()
-        } else {
-            prepared.program.into_os_string()
-        };
-        // A script has to find itself; a program that is executed needs its own no more.
-        let closed_by_exec = copies
-            .iter()
-            .map(|(_, number)| *number)
-            .filter(|number| is_itself && file == descriptor_path(*number))
-            .collect();
-        let mut descriptors = std::mem::take(&mut self.descriptors);
-        descriptors.extend(copies);
-        let command = Command {
-            program: c_string(executed)?,
-            argv: c_strings(prepared.argv)?,
-            env: c_strings(prepared.env.0)?,
-            directory,
-            descriptors,
-            closed_by_exec,
-            group: ProcessGroup::Of(self.process.pid),
-            confinement: prepared.confinement,
-            told_descriptors: prepared.told_descriptors,
-            is_script: !context.refusals && by_name && is_text(&exec.executable),
-            context: inherited(context, self.shared.context.description.sandbox.enforcement),
-        };
-        let turn = self.turn.take();
-        let start = move || {
-            let started = Supervisor::start(command);
-            drop(turn);
-            started
-        };
-        let supervisor = tokio::task::spawn_blocking(start)
-            .await
-            .map_err(|error| failure(error.to_string()))?
-            .map_err(|error| failure(format!("cannot start the command: {error}")))?;
-        let program_was_asked = program == exec.file;
-        drop(exec);
-        self.held = None;
-        let supervisor = readiness::watch(supervisor, Interest::READABLE)
-            .map_err(|error| failure(format!("cannot watch the command: {error}")))?;
-        self.child = Some(Child {
-            supervisor,
-            program_was_asked,
-            program,
-            refusal: None,
-            core_dumped: false,
-            pid: 0,
-            stopped_at: None,
-        });
-        Ok(())
-    }
-
-    /// Whoever has only a place of something need not be able to open it, and a command outside of the sandbox is: by
-    /// `/dev/stdin`, for one.
-    fn check_descriptors(&self) -> Result<(), (i32, String)> {
-        if self.shared.context.description.sandbox.enforcement == Enforcement::None {
-            return Ok(());
-        }
-        let place = self
-            .descriptors
-            .iter()
-            .find(|(open, _)| descriptor::is_place(open.as_fd()).unwrap_or(true));
-        place.map_or(Ok(()), |(_, number)| {
-            let reason = format!(
-                "execgate: descriptor {number} is a place that nobody has opened (O_PATH), which isn't handed over: \
-                 close it, or open what it stands for"
-            );
-            Err((CANNOT_EXECUTE, reason))
-        })
-    }
-
-    /// Where the command runs: at the name that was judged, and nowhere that a link leads to instead. Where nothing has that name, because the
-    /// directory has been deleted, by the wrapper's descriptor, if the kernel says that it is the very
-    /// directory of that name. Never by the descriptor otherwise: it is a place in the sandbox's mounts.
-    fn directory(
-        &mut self,
-        exec: &InterceptedExec,
-        prepared: &PreparedExec,
-    ) -> Result<(Directory, Relative), (i32, String)> {
-        let same = prepared.workdir == exec.workdir;
-        if let Some(open) = self.workdir.take()
-            && same
-            && exec.workdir.as_os_str().as_bytes().ends_with(DELETED)
-            && !exec.workdir.exists()
-            && name_of(&open).is_some_and(|name| name == exec.workdir)
-        {
-            return Ok((Directory::Open(open), Relative::Other));
-        }
-        let named = c_string(prepared.workdir.clone().into_os_string())?;
-        Ok(if same {
-            (Directory::Exactly(named), Relative::Same)
-        } else {
-            (Directory::Named(named), Relative::Other)
-        })
-    }
-
     fn finish(&self, outcome: ExecOutcome, usage: Option<ExecUsage>) {
         if let Some(exec) = self.id {
             self.shared.policy.observe(SessionEvent::ExecFinished {
@@ -810,121 +625,6 @@ impl<'a> Request<'a> {
     }
 }
 
-impl Shared {
-    /// What is executed for an exec that a verdict escalates; else why nothing is.
-    async fn escalation(
-        &self,
-        exec: &InterceptedExec,
-        verdict: &Verdict,
-        places: Vec<Place>,
-    ) -> Result<Escalation, (DecisionCode, String)> {
-        let unprotected = verdict.terms.unprotected;
-        let copies = self.room_for_copies(&exec.executable, unprotected)?;
-        let names = (&*exec.file, &*exec.workdir);
-        let execution = self
-            .examiner
-            .verify(names, &exec.executable, places, &exec.process, unprotected)
-            .await
-            .map_err(refused)?;
-        let rules = &verdict.terms.environment;
-        let (env, difference) = environment::escalated(&exec.env, rules, &self.owner);
-        Ok(Escalation {
-            execution,
-            env,
-            difference,
-            copies,
-        })
-    }
-
-    fn room_for_copies(
-        &self,
-        executable: &Executable,
-        unprotected: Unprotected,
-    ) -> Result<Option<OwnedSemaphorePermit>, (DecisionCode, String)> {
-        let (Executable::Found(file), Unprotected::Allowed) = (executable, unprotected) else {
-            return Ok(None);
-        };
-        let sizes = file.chain().unwrap_or_default();
-        let size: u64 = sizes
-            .iter()
-            .filter(|file| matches!(file.own_protection, Protection::Writable(_)))
-            .map(|file| file.version.size)
-            .sum();
-        if size == 0 {
-            return Ok(None);
-        }
-        let permits = u32::try_from(size).ok();
-        permits
-            .and_then(|size| self.copies.clone().try_acquire_many_owned(size).ok())
-            .map(Some)
-            .ok_or_else(|| {
-                let reason = "copies of escalated programs take too much memory already";
-                (DecisionCode::Overloaded, reason.to_owned())
-            })
-    }
-}
-
-/// Why a program isn't escalated, in words for whoever asked.
-fn refused(refusal: program::Refusal) -> (DecisionCode, String) {
-    match refusal {
-        program::Refusal::Changed(what) => (
-            DecisionCode::ProgramChanged,
-            format!("the program isn't what was asked about any more ({what}); ask again"),
-        ),
-        program::Refusal::Unprotected(path) => (
-            DecisionCode::ProgramUnprotected,
-            format!(
-                "it may not leave the sandbox, because the session can write {}: the rule has to allow \
-                 it by unprotected = \"allow\", or the program be where no session can write",
-                path.display()
-            ),
-        ),
-        program::Refusal::Unidentified(why) => (
-            DecisionCode::ProgramUnidentified,
-            format!("it may not leave the sandbox, because its program isn't known: {why}"),
-        ),
-    }
-}
-
-fn is_text(executable: &Executable) -> bool {
-    matches!(executable, Executable::Found(file) if matches!(file.content, ExecutableContent::Text(_)))
-}
-
-fn descriptor_path(number: i32) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{number}"))
-}
-
-impl Child {
-    /// The supervisor's next report, or its end. May be cancelled: nothing is lost.
-    async fn report(&mut self) -> io::Result<Option<Report>> {
-        match self.supervisor.get_ref().report() {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.supervisor
-                    .async_io(Interest::READABLE, Supervisor::report)
-                    .await
-            }
-            other => other,
-        }
-    }
-
-    /// Waits until the supervisor has gone.
-    async fn gone(&mut self) {
-        while let Ok(Some(report)) = self.report().await {
-            if let Report::LeftBehind { count } = report {
-                note_left_behind(count, &self.program);
-            }
-        }
-    }
-}
-
-fn note_left_behind(count: u32, program: &Path) {
-    tracing::warn!(
-        count,
-        program = %program.display(),
-        "processes of an escalated command are left: they are another user's, and not the gate's to end"
-    );
-}
-
 async fn receive_in_time(connection: &mut Connection, most: usize) -> Result<Frame, Input> {
     match tokio::time::timeout(MESSAGE_TIME, connection.receive(most)).await {
         Ok(Ok(frame)) => Ok(frame),
@@ -943,192 +643,7 @@ fn denied_on_error(verdict: Result<Verdict, PolicyError>) -> Verdict {
     verdict.unwrap_or_else(|error| Verdict::denied(DecisionCode::PolicyError, error.to_string()))
 }
 
-fn report_input(report: &io::Result<Option<Report>>, child: &mut Child) -> Input {
-    match *report {
-        Ok(Some(Report::Started { pid, own_group })) => {
-            child.pid = pid;
-            Input::Started { own_group }
-        }
-        Ok(Some(Report::NotStarted { step, errno })) => {
-            let mut error = io::Error::from_raw_os_error(errno);
-            if step == Step::Directory && errno == NOT_EXACTLY {
-                error = io::Error::other(
-                    "its name leads through links, or isn't the kernel's own (`pwd -P`)",
-                );
-            }
-            let attempted = match step {
-                Step::Exec => return exec_failure(child, &error),
-                Step::Fork => "cannot make a process",
-                Step::Descriptors => "cannot put the descriptors in place",
-                Step::Directory => "cannot enter the working directory",
-                Step::Context => "cannot set limits or signals",
-                Step::Confinement => "cannot confine the command",
-            };
-            Input::NotStarted {
-                exit_code: CANNOT_EXECUTE,
-                reason: format!("execgate: {attempted}: {error}"),
-            }
-        }
-        Ok(Some(Report::Stopped { signal, at })) => {
-            child.stopped_at = u64::try_from(at.as_nanos()).ok();
-            Input::Stopped(signal)
-        }
-        Ok(Some(Report::Continued)) => Input::Requested,
-        Ok(Some(Report::LeftBehind { count })) => {
-            note_left_behind(count, &child.program);
-            Input::Requested
-        }
-        Ok(Some(Report::Ended {
-            end,
-            core_dumped,
-            user,
-            system,
-            peak_memory_bytes,
-        })) => {
-            child.core_dumped = core_dumped;
-            Input::Ended {
-                outcome: end.into(),
-                usage: Some(ExecUsage {
-                    user,
-                    system,
-                    peak_memory_bytes,
-                }),
-            }
-        }
-        // The supervisor has gone before its command: somebody killed it.
-        Ok(None) | Err(_) => Input::Ended {
-            outcome: ExecOutcome::Unknown,
-            usage: None,
-        },
-    }
-}
-
-/// A program that couldn't be executed, in a shell's words, and with what the shell that asked would need
-/// for its own.
-fn exec_failure(child: &mut Child, error: &io::Error) -> Input {
-    if child.program_was_asked {
-        child.refusal = Some(refusal(&child.program, error));
-    }
-    let (exit_code, reason) = not_executed(&child.program, error);
-    Input::NotStarted { exit_code, reason }
-}
-
-fn refusal(program: &Path, error: &io::Error) -> Refusal {
-    let seen = exec::look_at(program);
-    Refusal {
-        errno: error.raw_os_error().unwrap_or(0),
-        is_directory: seen.is_directory,
-        is_executable: seen.is_executable,
-        ..Refusal::of_contents(seen.beginning.as_deref())
-    }
-}
-
-/// A program that couldn't be executed: a shell's status and words.
-fn not_executed(program: &Path, error: &io::Error) -> (i32, String) {
-    let failure = exec::explain(program, error);
-    let reason = String::from_utf8_lossy(&failure.reason);
-    (failure.status, format!("{}: {reason}", program.display()))
-}
-
 /// Signals that a wrapper forwards; others aren't its to send.
 fn is_forwardable(signal: i32) -> bool {
     crate::sys::signal::forwarded().any(|forwarded| forwarded == signal)
-}
-
-/// As many as a kernel can have processors for: `CONFIG_NR_CPUS` ends at 8192.
-const MOST_CPU_WORDS: usize = 128;
-
-/// What a name relative to the command's directory leads to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Relative {
-    /// What it led to for the asker, and was judged as.
-    Same,
-    /// Perhaps something else.
-    Other,
-}
-
-/// What the kernel adds to the name of a deleted directory.
-const DELETED: &[u8] = b" (deleted)";
-
-/// The directories among descriptors, by their names.
-fn open_directories(descriptors: &[(OwnedFd, i32)]) -> Vec<(i32, PathBuf)> {
-    descriptors
-        .iter()
-        .filter(|(open, _)| place::status(open.as_fd()).is_ok_and(|status| status.is_directory()))
-        .filter_map(|(open, number)| Some((*number, name_of(open)?)))
-        .collect()
-}
-
-/// What the kernel calls an open directory.
-fn name_of(open: &OwnedFd) -> Option<PathBuf> {
-    std::fs::read_link(Path::new("/proc/self/fd").join(open.as_fd().as_raw_fd().to_string())).ok()
-}
-
-/// Bounds what a wrapper may say of signals and limits to what there is.
-///
-/// That executing a program can grant nothing is a sandbox's way to confine: where there is one, the
-/// verdict has taken the command out of it.
-fn inherited(context: CommandContext, sandbox: Enforcement) -> InheritedContext {
-    let signals = |mut signals: Vec<i32>| {
-        signals.truncate(64);
-        signals
-    };
-    let mut limits = context.limits;
-    limits.truncate(32);
-    if limits.is_empty() {
-        limits.extend(limits::open_files_at_start());
-    }
-    InheritedContext {
-        umask: context.umask,
-        nice: context.nice,
-        limits,
-        ignored_signals: signals(context.ignored_signals),
-        blocked_signals: signals(context.blocked_signals),
-        cpus: context.cpus.into_iter().take(MOST_CPU_WORDS).collect(),
-        scheduler: context.scheduler,
-        io_priority: context.io_priority,
-        timer_slack: context.timer_slack,
-        oom_score_adj: context.oom_score_adj,
-        core_dump_filter: context.core_dump_filter,
-        personality: context.personality,
-        no_new_privileges: context.no_new_privileges && sandbox == Enforcement::None,
-    }
-}
-
-fn c_string(string: std::ffi::OsString) -> Result<CString, (i32, String)> {
-    CString::new(string.into_vec()).map_err(|error| {
-        let shown = String::from_utf8_lossy(&error.into_vec()).into_owned();
-        (CANNOT_EXECUTE, format!("execgate: a NUL byte in {shown:?}"))
-    })
-}
-
-fn c_strings(strings: Vec<std::ffi::OsString>) -> Result<Vec<CString>, (i32, String)> {
-    strings.into_iter().map(c_string).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_wrapper_says_of_its_context_is_bounded() {
-        let context = CommandContext {
-            no_new_privileges: true,
-            ignored_signals: vec![1; 1000],
-            blocked_signals: vec![1; 1000],
-            limits: vec![(0, 1, 1); 1000],
-            cpus: vec![1; 1000],
-            ..CommandContext::default()
-        };
-        let bounded = inherited(context.clone(), Enforcement::None);
-        // Where there is no sandbox it isn't a sandbox's.
-        assert!(bounded.no_new_privileges);
-        assert_eq!(bounded.ignored_signals.len(), 64);
-        assert_eq!(bounded.blocked_signals.len(), 64);
-        assert_eq!(bounded.limits.len(), 32);
-        assert_eq!(bounded.cpus.len(), MOST_CPU_WORDS);
-        for enforcement in [Enforcement::Partial, Enforcement::Full] {
-            assert!(!inherited(context.clone(), enforcement).no_new_privileges);
-        }
-    }
 }

@@ -43,12 +43,12 @@ async fn what_can_not_be_asked_is_said_with_what_to_do() {
         (&["audit", "--service", "ftp://x"], 2, "ftp"),
         (
             &["audit", "--service", "http://127.0.0.1:1"],
-            1,
+            5,
             "127.0.0.1",
         ),
         (
             &["watch", "--service", "http://127.0.0.1:1"],
-            1,
+            5,
             "127.0.0.1",
         ),
         (

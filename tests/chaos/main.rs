@@ -99,8 +99,10 @@ fn whatever_befalls_service_and_gates_the_ledgers_agree() {
     eprintln!("{}", told.join(", "));
     let findings = ledgers::compare(directory.path(), &outcome);
     assert_agreement(&findings, seed, directory);
-    let killed = outcome.troubles.get(&Trouble::GateKilled).copied();
-    assert!(killed.is_some_and(|times| times > 0), "no gate was killed");
+    assert!(
+        outcome.troubles.contains_key(&Trouble::GateKilled),
+        "no gate was killed"
+    );
 }
 
 /// One row: what the weather is, for how long; and what must have been seen, so that it is known that it was there.

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::disk::Disk;
@@ -21,6 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// Room for some gates' journals.
 const DISK: &str = "size=64m,mode=0700";
 
+/// How many there are: the kinds of trouble, and a gate killed together with the service.
+const TROUBLES: u64 = 7;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Trouble {
     ServiceKilled,
@@ -29,6 +32,17 @@ pub(crate) enum Trouble {
     GateStopped,
     BothStopped,
     DiskFilled,
+}
+
+impl Trouble {
+    const ALL: [Self; 6] = [
+        Self::ServiceKilled,
+        Self::ServiceStopped,
+        Self::GateKilled,
+        Self::GateStopped,
+        Self::BothStopped,
+        Self::DiskFilled,
+    ];
 }
 
 /// What became of a gate.
@@ -64,7 +78,6 @@ pub(crate) struct Play {
     gates: Mutex<BTreeMap<String, Child>>,
     outcome: Mutex<Outcome>,
     started: AtomicU64,
-    is_over: AtomicBool,
 }
 
 impl Play {
@@ -90,7 +103,6 @@ impl Play {
                 ..Outcome::default()
             }),
             started: AtomicU64::new(0),
-            is_over: AtomicBool::new(false),
         }
     }
 
@@ -101,14 +113,19 @@ impl Play {
             let workers: Vec<_> = (0..GATES)
                 .map(|_| scope.spawn(|| self.work(execs)))
                 .collect();
+            let mut dealt = Vec::new();
             while !workers
                 .iter()
                 .all(std::thread::ScopedJoinHandle::is_finished)
             {
                 std::thread::sleep(Duration::from_millis(random.below(350)));
-                self.trouble(&mut random, &mut service);
+                // None befalls anybody twice before each did once.
+                if dealt.is_empty() {
+                    dealt = random.shuffled(TROUBLES);
+                }
+                let trouble = dealt.pop().expect("there are some");
+                self.trouble(trouble, &mut random, &mut service);
             }
-            self.is_over.store(true, Ordering::Relaxed);
         });
         self.deliver_the_rest();
         if let Some(mut service) = service {
@@ -130,7 +147,7 @@ impl Play {
         loop {
             // A gate that is killed leaves commands out: others execute as many.
             let ran = std::fs::read_to_string(ledger(&self.directory)).expect("a ledger");
-            if ran.lines().count() >= execs {
+            if ran.lines().count() >= execs && self.has_seen_all() {
                 return;
             }
             let number = self.started.fetch_add(1, Ordering::Relaxed);
@@ -154,6 +171,16 @@ impl Play {
                 }
             }
         }
+    }
+
+    /// A quick machine executes what it should before everything befell it.
+    fn has_seen_all(&self) -> bool {
+        let outcome = self.outcome.lock().expect("no panic");
+        let mut kinds = Trouble::ALL.iter();
+        kinds.all(|trouble| {
+            outcome.troubles.contains_key(trouble)
+                || (*trouble == Trouble::DiskFilled && self.disk.is_none())
+        })
     }
 
     fn gate(&self, name: &str, script: &str) -> Child {
@@ -231,9 +258,8 @@ impl Play {
     }
 
     /// Something befalls somebody.
-    fn trouble(&self, random: &mut Random, service: &mut Option<Child>) {
-        let choice = random.below(7);
-        match choice {
+    fn trouble(&self, number: u64, random: &mut Random, service: &mut Option<Child>) {
+        match number {
             0 => self.kill_the_service(random, service),
             1 => {
                 let id = service.as_ref().expect("a service").id();
@@ -432,5 +458,16 @@ impl Random {
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % bound
+    }
+
+    /// The numbers below this one, each once.
+    fn shuffled(&mut self, count: u64) -> Vec<u64> {
+        let mut left: Vec<u64> = (0..count).collect();
+        let mut shuffled = Vec::new();
+        while !left.is_empty() {
+            let place = self.below(u64::try_from(left.len()).expect("few"));
+            shuffled.push(left.swap_remove(usize::try_from(place).expect("few")));
+        }
+        shuffled
     }
 }

@@ -1,36 +1,38 @@
 //! What a rules file may call, and how answers look inside it.
 
+mod answering;
+mod arguments;
+
 use std::cell::RefCell;
-use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::anyhow;
 use starlark::environment::{Globals, GlobalsBuilder};
 use starlark::eval::Evaluator;
 use starlark::starlark_module;
 use starlark::syntax::{Dialect, DialectTypes};
-use starlark::values::list::{AllocList, ListRef, UnpackList};
+use starlark::values::list::{AllocList, UnpackList};
 use starlark::values::none::{NoneOr, NoneType};
-use starlark::values::structs::{AllocStruct, StructRef};
+use starlark::values::structs::AllocStruct;
 use starlark::values::tuple::UnpackTuple;
 use starlark::values::{Heap, Value};
 
-use super::answer::{Answer, Ask, Effect, OpinionReuse, OpinionReuseScope, RuleMode};
+use self::answering::{
+    Asking, answer_of, answer_value, execution_of, is_escalation, network_of, prefix_reuse,
+};
+use self::arguments::{MAX_PATTERN, alternatives_of, examples_of, mode_of, paths_of, said};
+use super::answer::{Answer, OpinionReuse, RuleMode};
 use super::options::options;
 use super::prefix::Alternatives;
 use super::terms::{IsEscalation, TermArguments};
-use crate::model::{EscalationExecution, EscalationPermissions, EscalationTerms, NetworkAccess};
-use crate::policyd::text;
+use crate::model::EscalationTerms;
+
+pub(super) use self::answering::{GivenAnswer, given_answer};
+pub(super) use self::arguments::{described, field, text_of};
 
 /// Most prefix rules in one file.
 pub(super) const MAX_RULES: usize = 10_000;
-/// Most elements of one pattern, and most alternatives of one element.
-const MAX_PATTERN: usize = 1_000;
 /// Most variables that a file, or all files together, may ask for, as the contract has it.
 pub(super) const MAX_VARIABLES: usize = 256;
-/// Most examples of one rule.
-const MAX_EXAMPLES: usize = 1_000;
-
 /// The language: Starlark with the extensions that similar rule files use, without `load`, so that
 /// one file is the whole policy.
 pub(super) fn dialect() -> Dialect {
@@ -111,17 +113,6 @@ pub(super) fn end() -> Draft {
     DRAFT.take().unwrap_or_default()
 }
 
-/// An answer that `decide()` gave.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct GivenAnswer {
-    pub(super) answer: Answer,
-    pub(super) justification: Option<String>,
-    pub(super) reason_code: Option<String>,
-    pub(super) name: Option<String>,
-    pub(super) reuse: Option<OpinionReuse>,
-    pub(super) terms: EscalationTerms,
-}
-
 /// Adds a declaration to the file that is being loaded.
 fn declare<T>(
     function: &str,
@@ -145,422 +136,6 @@ fn place(evaluator: &Evaluator<'_, '_, '_>) -> Place {
         line: begin.map_or(0, |begin| begin.line) + 1,
         column: begin.map_or(0, |begin| begin.column) + 1,
     }
-}
-
-pub(super) fn text_of(what: &str, value: Value<'_>) -> anyhow::Result<String> {
-    let text = value.unpack_str().ok_or_else(|| {
-        anyhow!(
-            "{what} is {}: write it as a string, in quotes",
-            described(value)
-        )
-    })?;
-    if text.contains('\0') {
-        return Err(anyhow!(
-            "{what} holds a NUL, which no command can: take it out"
-        ));
-    }
-    Ok(text.to_owned())
-}
-
-pub(super) fn described(value: Value<'_>) -> String {
-    format!(
-        "{} ({})",
-        text::shortened(&text::shown(value.to_repr().as_bytes()), 60),
-        value.get_type()
-    )
-}
-
-/// Words that must say something where they are given.
-fn said(what: &str, given: Option<NoneOr<String>>) -> anyhow::Result<Option<String>> {
-    match given.and_then(NoneOr::into_option) {
-        Some(words) if words.trim().is_empty() => {
-            Err(anyhow!("{what} is empty: say it, or leave it out"))
-        }
-        words => Ok(words),
-    }
-}
-
-/// The longest that an answer may be said to hold.
-const MAX_REUSE: Duration = Duration::from_secs(24 * 3600);
-
-/// How long an answer may be used again.
-fn reuse_of(given: Option<NoneOr<String>>) -> anyhow::Result<Option<Duration>> {
-    let Some(time) = given.and_then(NoneOr::into_option) else {
-        return Ok(None);
-    };
-    match humantime::parse_duration(&time) {
-        Ok(time) if time.is_zero() => Err(anyhow!("reuse is no time at all: leave it out")),
-        Ok(time) if time > MAX_REUSE => Err(anyhow!(
-            "reuse is {time:?}, and can be 24h at most: shorten it"
-        )),
-        Ok(time) => Ok(Some(time)),
-        Err(_) => Err(anyhow!(
-            "reuse is {time:?}: write a time such as \"90s\", \"10m\" or \"1h30m\""
-        )),
-    }
-}
-
-fn reuse_for_exec(time: Option<Duration>) -> Option<OpinionReuse> {
-    time.map(|valid_for| OpinionReuse {
-        valid_for,
-        scope: OpinionReuseScope::Exec,
-    })
-}
-
-fn prefix_reuse(
-    time: Option<NoneOr<String>>,
-    scope: Option<NoneOr<String>>,
-    answer: &Answer,
-    arguments: usize,
-) -> anyhow::Result<Option<OpinionReuse>> {
-    let time = reuse_of(time)?;
-    let scope = scope.and_then(NoneOr::into_option);
-    let scope = match scope.as_deref() {
-        None | Some("exec") => OpinionReuseScope::Exec,
-        Some("prefix") => OpinionReuseScope::Prefix(arguments),
-        Some(other) => {
-            return Err(anyhow!(
-                "reuse_scope is {other:?}: write \"exec\" for the same command in the same directory, or \
-                 \"prefix\" for all that the pattern matches with the same first words"
-            ));
-        }
-    };
-    match time {
-        None if scope != OpinionReuseScope::Exec => Err(anyhow!(
-            "reuse_scope is given without reuse: say for how long, as in reuse = \"10m\""
-        )),
-        Some(_) if matches!(answer, Answer::Ask(_)) => Err(anyhow!(
-            "reuse is given with the decision \"ask\": the person who is asked says what holds, \
-             leave it out"
-        )),
-        time => Ok(time.map(|valid_for| OpinionReuse { valid_for, scope })),
-    }
-}
-
-fn mode_of(given: Option<NoneOr<String>>) -> anyhow::Result<RuleMode> {
-    match given.and_then(NoneOr::into_option).as_deref() {
-        None | Some("enforce") => Ok(RuleMode::Enforce),
-        Some("monitor") => Ok(RuleMode::Monitor),
-        Some(other) => Err(anyhow!(
-            "mode is {other:?}: write \"enforce\", or \"monitor\" to record what the rule says and not act on it"
-        )),
-    }
-}
-
-/// How long an answer of a person is waited for unless a rule says otherwise: less than gates wait at
-/// most unless told otherwise (10 minutes), so that it is here that the question expires.
-const DEFAULT_WITHIN: Duration = Duration::from_secs(5 * 60);
-/// The longest that a rule may have a command wait.
-const MAX_WITHIN: Duration = Duration::from_secs(24 * 3600);
-/// Most bytes of who is asked.
-const MAX_ASKED: usize = 200;
-
-/// What a rule says of the person that it asks.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Asking {
-    asked: Option<String>,
-    within: Option<Duration>,
-}
-
-impl Asking {
-    fn of(asked: Words, within: Words) -> anyhow::Result<Self> {
-        let asked = said("asks", asked)?;
-        if asked.as_ref().is_some_and(|asked| asked.len() > MAX_ASKED) {
-            return Err(anyhow!(
-                "asks has more than {MAX_ASKED} bytes: name who is asked in a few words"
-            ));
-        }
-        let within = within.and_then(NoneOr::into_option);
-        let within = within.map(|time| match humantime::parse_duration(&time) {
-            Ok(within) if within < Duration::from_secs(1) => Err(anyhow!(
-                "within is {time:?}: no person is as quick, write 1s or more"
-            )),
-            Ok(within) if within > MAX_WITHIN => Err(anyhow!(
-                "within is {time:?}, and can be 24h at most: shorten it"
-            )),
-            Ok(within) => Ok(within),
-            Err(_) => Err(anyhow!(
-                "within is {time:?}: write a time such as \"90s\", \"10m\" or \"1h30m\""
-            )),
-        });
-        Ok(Self {
-            asked,
-            within: within.transpose()?,
-        })
-    }
-}
-
-fn answer_of(
-    decision: &str,
-    execution: Option<Value<'_>>,
-    asking: Asking,
-) -> anyhow::Result<Answer> {
-    if !matches!(decision, "ask" | "prompt") && asking != Asking::default() {
-        return Err(anyhow!(
-            "asks or within is given with the decision {decision:?}: they belong to \"ask\" only, leave \
-             them out"
-        ));
-    }
-    let answer = match decision {
-        "allow" | "run" => Answer::Run,
-        "forbidden" | "deny" => Answer::Deny,
-        "ask" | "prompt" => {
-            return Ok(Answer::Ask(Ask {
-                effect: execution.map_or(Ok(Effect::Run), |execution| {
-                    execution_of(execution).map(Effect::Escalate)
-                })?,
-                asked: asking.asked,
-                within: asking.within.unwrap_or(DEFAULT_WITHIN),
-            }));
-        }
-        "escalate" => {
-            return execution.map_or(
-                Ok(Answer::Escalate(EscalationExecution::Unsandboxed)),
-                |execution| execution_of(execution).map(Answer::Escalate),
-            );
-        }
-        other => {
-            return Err(anyhow!(
-                "the decision {other:?} isn't known: write \"run\" (or \"allow\"), \"ask\" (or \
-                 \"prompt\"), \"escalate\" or \"deny\" (or \"forbidden\")"
-            ));
-        }
-    };
-    if execution.is_some() {
-        return Err(anyhow!(
-            "execution is given with the decision {decision:?}: it belongs to \"escalate\" and \"ask\" \
-             only, leave it out"
-        ));
-    }
-    Ok(answer)
-}
-
-fn is_escalation(answer: &Answer) -> IsEscalation {
-    match answer {
-        Answer::Escalate(_)
-        | Answer::Ask(Ask {
-            effect: Effect::Escalate(_),
-            ..
-        }) => IsEscalation::Yes,
-        Answer::Run | Answer::Deny | Answer::Ask(_) => IsEscalation::No,
-    }
-}
-
-fn execution_of(value: Value<'_>) -> anyhow::Result<EscalationExecution> {
-    if let Some(fields) = answer_fields(value, "permissions") {
-        return permissions_of(fields).map(EscalationExecution::Permissions);
-    }
-    match value.unpack_str() {
-        Some("unsandboxed") => Ok(EscalationExecution::Unsandboxed),
-        Some("turn_default") => Ok(EscalationExecution::TurnDefault),
-        _ => Err(anyhow!(
-            "execution is {}: write \"unsandboxed\", \"turn_default\" or permissions(...)",
-            described(value)
-        )),
-    }
-}
-
-/// The fields of a value that one of our functions made.
-fn answer_fields<'v>(value: Value<'v>, kind: &str) -> Option<StructRef<'v>> {
-    let fields = StructRef::from_value(value)?;
-    let is_of_kind = field(fields, "kind").and_then(Value::unpack_str) == Some(kind);
-    is_of_kind.then_some(fields)
-}
-
-pub(super) fn field<'v>(fields: StructRef<'v>, name: &str) -> Option<Value<'v>> {
-    fields
-        .iter()
-        .find(|(key, _)| key.as_str() == name)
-        .map(|(_, value)| value)
-        .filter(|value| !value.is_none())
-}
-
-fn permissions_of(fields: StructRef<'_>) -> anyhow::Result<EscalationPermissions> {
-    let paths = |name: &str| -> anyhow::Result<Vec<PathBuf>> {
-        field(fields, name)
-            .and_then(ListRef::from_value)
-            .map(|list| list.iter().collect())
-            .map_or(Ok(Vec::new()), |values: Vec<_>| paths_of(name, &values))
-    };
-    Ok(EscalationPermissions {
-        network: network_of(
-            field(fields, "network")
-                .and_then(Value::unpack_str)
-                .unwrap_or_default(),
-        )?,
-        readable: paths("read")?,
-        writable: paths("write")?,
-    })
-}
-
-fn network_of(network: &str) -> anyhow::Result<NetworkAccess> {
-    match network {
-        "allowed" => Ok(NetworkAccess::Allowed),
-        "denied" => Ok(NetworkAccess::Denied),
-        other => Err(anyhow!(
-            "network is {other:?}: write \"allowed\" or \"denied\""
-        )),
-    }
-}
-
-fn paths_of(what: &str, values: &[Value<'_>]) -> anyhow::Result<Vec<PathBuf>> {
-    let mut paths = Vec::new();
-    for value in values {
-        let path = text_of(what, *value)?;
-        if !path.starts_with('/') {
-            return Err(anyhow!(
-                "{what} holds {path:?}, which isn't an absolute path: begin it with \"/\""
-            ));
-        }
-        paths.push(PathBuf::from(path));
-    }
-    Ok(paths)
-}
-
-fn alternatives_of(value: Value<'_>) -> anyhow::Result<Alternatives> {
-    const WHAT: &str = "an element of pattern";
-    let words = match ListRef::from_value(value) {
-        Some(list) if list.is_empty() => {
-            return Err(anyhow!(
-                "{WHAT} is an empty list, which nothing matches: name at least one word"
-            ));
-        }
-        Some(list) if list.len() > MAX_PATTERN => {
-            return Err(anyhow!(
-                "{WHAT} has more than {MAX_PATTERN} alternatives: split the rule"
-            ));
-        }
-        Some(list) => list
-            .iter()
-            .map(|value| text_of(WHAT, value))
-            .collect::<anyhow::Result<Vec<_>>>()?,
-        None if value.unpack_str().is_some() => vec![text_of(WHAT, value)?],
-        None => {
-            return Err(anyhow!(
-                "{WHAT} is {}: write a string, or a list of strings that are alternatives",
-                described(value)
-            ));
-        }
-    };
-    Ok(words
-        .into_iter()
-        .map(|word| word.into_bytes().into_boxed_slice())
-        .collect())
-}
-
-fn examples_of(
-    what: &str,
-    examples: Option<NoneOr<UnpackList<Value<'_>>>>,
-) -> anyhow::Result<Vec<Vec<String>>> {
-    let Some(examples) = examples.and_then(NoneOr::into_option) else {
-        return Ok(Vec::new());
-    };
-    if examples.items.len() > MAX_EXAMPLES {
-        return Err(anyhow!(
-            "{what} holds more than {MAX_EXAMPLES} examples: keep the telling ones"
-        ));
-    }
-    examples
-        .items
-        .into_iter()
-        .map(|example| {
-            let words = if let Some(list) = ListRef::from_value(example) {
-                list.iter()
-                    .map(|word| text_of("a word of an example", word))
-                    .collect::<anyhow::Result<Vec<_>>>()?
-            } else {
-                let line = text_of("an example", example)?;
-                shlex::split(&line).ok_or_else(|| {
-                    anyhow!("{what} holds {line:?}, which has a quote or backslash without its end: complete it, or write a list of words")
-                })?
-            };
-            if words.first().is_none_or(String::is_empty) {
-                return Err(anyhow!(
-                    "{what} holds an example without a program: take it out, or complete it"
-                ));
-            }
-            Ok(words)
-        })
-        .collect()
-}
-
-/// The answer that a value from `decide()` stands for; `None` for no opinion.
-pub(super) fn given_answer(value: Value<'_>) -> anyhow::Result<Option<GivenAnswer>> {
-    if value.is_none() {
-        return Ok(None);
-    }
-    if let Some(decision) = value.unpack_str() {
-        return Ok(Some(GivenAnswer {
-            answer: answer_of(decision, None, Asking::default())?,
-            justification: None,
-            reason_code: None,
-            name: None,
-            reuse: None,
-            terms: EscalationTerms::default(),
-        }));
-    }
-    let Some(fields) = answer_fields(value, "answer") else {
-        return Err(anyhow!(
-            "decide() returned {}: return None, a decision such as \"run\", or what run(), escalate(), \
-             ask() or deny() gives",
-            described(value)
-        ));
-    };
-    let words = |name: &str| {
-        field(fields, name)
-            .and_then(Value::unpack_str)
-            .map(str::to_owned)
-    };
-    let answer = answer_of(
-        &words("decision").unwrap_or_default(),
-        field(fields, "execution"),
-        Asking::of(
-            words("asks").map(NoneOr::Other),
-            words("within").map(NoneOr::Other),
-        )?,
-    )?;
-    let terms = match is_escalation(&answer) {
-        IsEscalation::Yes => TermArguments::of(fields).terms(IsEscalation::Yes)?,
-        IsEscalation::No => EscalationTerms::default(),
-    };
-    Ok(Some(GivenAnswer {
-        answer,
-        terms,
-        justification: words("reason"),
-        reason_code: words("reason_code"),
-        name: words("name"),
-        reuse: reuse_for_exec(reuse_of(words("reuse").map(NoneOr::Other))?),
-    }))
-}
-
-type Words = Option<NoneOr<String>>;
-
-fn answer_value<'v>(
-    heap: Heap<'v>,
-    decision: &str,
-    execution: Option<Value<'v>>,
-    (reason, reason_code, name, reuse): (Words, Words, Words, Words),
-    terms: &EscalationTerms,
-    (asks, within): (Words, Words),
-) -> anyhow::Result<Value<'v>> {
-    reuse_of(reuse.clone())?;
-    Asking::of(asks.clone(), within.clone())?;
-    let words = |what: &str, given: Words| -> anyhow::Result<Value<'v>> {
-        Ok(said(what, given)?.map_or_else(Value::new_none, |words| heap.alloc(words)))
-    };
-    let fields = [
-        ("kind", heap.alloc("answer")),
-        ("decision", heap.alloc(decision)),
-        ("execution", execution.unwrap_or_else(Value::new_none)),
-        ("reason", words("reason", reason)?),
-        ("reason_code", words("reason_code", reason_code)?),
-        ("name", words("name", name)?),
-        ("reuse", words("reuse", reuse)?),
-        ("asks", words("asks", asks)?),
-        ("within", words("within", within)?),
-    ];
-    let terms = TermArguments::fields(terms, heap);
-    Ok(heap.alloc(AllocStruct(fields.into_iter().chain(terms))))
 }
 
 /// Values that `decide()` returns.

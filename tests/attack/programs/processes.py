@@ -184,11 +184,14 @@ class escalated:
     """A command that was escalated, and reads what it is given."""
 
     def __enter__(self):
+        # Another that attacks beside this one has a command line of its own.
+        mark = os.path.abspath("cat.end")
+        open(mark, "w").close()
         self.process = subprocess.Popen(
-            [os.environ["SHELL_HERE"], "-c", "/bin/cat -u -; :"],
+            [os.environ["SHELL_HERE"], "-c", '/bin/cat -u - "$0"; :', mark],
             stdin=subprocess.PIPE, stdout=open("cat.out", "w"), close_fds=False,
         )
-        return running(["/bin/cat", "-u", "-"])
+        return running(["/bin/cat", "-u", "-", mark])
 
     def __exit__(self, *_):
         self.process.stdin.close()

@@ -1,0 +1,113 @@
+//! What is read from files, and again when they change; and what follows from there being such files.
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{PolicydArgs, PolicydError};
+use crate::policyd::authenticate::{Authentication, WithoutToken};
+use crate::policyd::identity::GateIdentity;
+use crate::policyd::listen::{Exposure, ListenAddress, Missing};
+use crate::policyd::operators::Operator;
+use crate::policyd::reload::{Followed, RulesFiles, TokensFile};
+use crate::policyd::rules::RuleMode;
+use crate::policyd::tls::{TlsFiles, WithoutCertificate};
+
+/// What is read from files, and again when they change.
+pub(super) struct Sources {
+    pub(super) rules: Followed<RulesFiles>,
+    pub(super) tls: Option<Followed<TlsFiles>>,
+    pub(super) tokens: Option<Followed<TokensFile<GateIdentity>>>,
+    pub(super) operators: Option<Followed<TokensFile<Operator>>>,
+}
+
+impl Sources {
+    pub(super) fn load(args: &PolicydArgs) -> Result<Self, PolicydError> {
+        let rules = Followed::load(RulesFiles {
+            paths: args.rules.clone(),
+            mode: if args.monitor {
+                RuleMode::Monitor
+            } else {
+                RuleMode::Enforce
+            },
+        })?;
+        let tls = match (&args.tls_cert, &args.tls_key) {
+            (Some(_), _) if matches!(args.listen, ListenAddress::Unix(_)) => {
+                return Err(PolicydError::TlsOnSocket);
+            }
+            (Some(certificate), Some(key)) => Some(Followed::load(TlsFiles {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                client_ca: args.client_ca.clone(),
+                without_certificate: match (&args.tokens, &args.operators) {
+                    (None, None) => WithoutCertificate::Refused,
+                    _ => WithoutCertificate::MayShowToken,
+                },
+            })?),
+            _ => None,
+        };
+        let tokens = args
+            .tokens
+            .clone()
+            .map(|path| Followed::load(TokensFile::new(path)));
+        let operators = args
+            .operators
+            .clone()
+            .map(|path| Followed::load(TokensFile::<Operator>::new(path)))
+            .transpose()?;
+        if let Some(operators) = &operators
+            && args.client_ca.is_none()
+            && operators.in_force().borrow().has_certificates()
+        {
+            tracing::warn!(
+                "--operators names certificates, and without --client-ca nobody can show one"
+            );
+        }
+        Ok(Self {
+            rules,
+            tls,
+            tokens: tokens.transpose()?,
+            operators,
+        })
+    }
+
+    /// Who may be let in by what there is.
+    pub(super) fn exposure(&self, args: &PolicydArgs) -> Exposure {
+        if args.insecure_listen {
+            Exposure::Anyone
+        } else if self.tls.is_none() {
+            Exposure::Loopback(Missing::Tls)
+        } else if args.client_ca.is_none() && self.tokens.is_none() {
+            Exposure::Loopback(Missing::ClientAuthentication)
+        } else {
+            Exposure::Anyone
+        }
+    }
+
+    /// Who a caller is, by what it shows.
+    pub(super) fn authentication(&self, args: &PolicydArgs) -> Authentication {
+        Authentication {
+            tokens: self.tokens.as_ref().map(Followed::in_force),
+            operators: self.operators.as_ref().map(Followed::in_force),
+            auditors: args.auditors.clone().into(),
+            without_token: match &args.client_ca {
+                Some(_) => WithoutToken::NeedsCertificate,
+                None => WithoutToken::Admitted,
+            },
+        }
+    }
+
+    /// Follows them from now on: looks at each when it changes, and at SIGHUP.
+    pub(super) fn follow(self) -> std::io::Result<()> {
+        let hangups = || signal(SignalKind::hangup());
+        tokio::spawn(self.rules.follow(hangups()?));
+        if let Some(tls) = self.tls {
+            tokio::spawn(tls.follow(hangups()?));
+        }
+        if let Some(tokens) = self.tokens {
+            tokio::spawn(tokens.follow(hangups()?));
+        }
+        if let Some(operators) = self.operators {
+            tokio::spawn(operators.follow(hangups()?));
+        }
+        Ok(())
+    }
+}

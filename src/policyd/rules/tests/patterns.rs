@@ -1,0 +1,189 @@
+//! Which commands a rule is about.
+
+use std::fmt::Write;
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn a_prefix_rule_admits_what_begins_with_its_words() {
+    let rules = rules(
+        r#"
+prefix_rule(pattern = ["git", ["status", "log"]], justification = "reads only")
+prefix_rule(pattern = ["git", "push"], decision = "forbidden", justification = "Ask a maintainer.")
+prefix_rule(["make"], "run", name = "builds", reason_code = "build.make")
+"#,
+    );
+    let ruling = ask(&rules, "/usr/bin/git", &["status", "-s"]);
+    assert_eq!(ruling.decision, EscalationDecision::Run);
+    assert_eq!(ruling.rule, "test.rules:2");
+    assert_eq!(ruling.reason, "reads only");
+
+    let ruling = ask(&rules, "/usr/bin/git", &["push"]);
+    assert_eq!(
+        ruling.decision,
+        EscalationDecision::Deny {
+            reason: Some("Ask a maintainer.".to_owned())
+        }
+    );
+    let ruling = ask(&rules, "/usr/bin/make", &[]);
+    assert_eq!(
+        (ruling.rule.as_str(), ruling.reason_code.as_str()),
+        ("builds", "build.make")
+    );
+
+    for arguments in [&["statusx"][..], &[], &["-c", "status"]] {
+        let ruling = ask(&rules, "/usr/bin/git", arguments);
+        assert!(is_denied(&ruling), "{arguments:?}");
+        assert_eq!(ruling.reason_code, CODE_NO_MATCH);
+        assert_eq!(ruling.reason, "no rule matches /usr/bin/git");
+        assert_eq!(ruling.winner, None);
+    }
+}
+
+#[test]
+fn argument_zero_proves_nothing() {
+    let rules = rules(r#"prefix_rule(pattern = ["git", "status"])"#);
+    assert!(is_denied(&ask_bytes(
+        &rules,
+        b"/tmp/evil",
+        &[b"git", b"status"]
+    )));
+    assert!(is_denied(&ask_bytes(
+        &rules,
+        b"/tmp/git",
+        &[b"/usr/bin/git", b"status"]
+    )));
+    assert!(!is_denied(&ask_bytes(
+        &rules,
+        b"/usr/bin/git",
+        &[b"anything", b"status"]
+    )));
+    assert!(is_denied(&ask_bytes(&rules, b"/usr/bin/git", &[])));
+    let bare = self::rules(r#"prefix_rule(pattern = ["git"])"#);
+    assert!(!is_denied(&ask_bytes(&bare, b"/usr/bin/git", &[])));
+}
+
+#[test]
+fn a_pattern_with_a_path_means_that_path_only() {
+    let rules = rules(r#"prefix_rule(pattern = [["/opt/tool/bin/x", "y"], "go"])"#);
+    assert!(!is_denied(&ask(&rules, "/opt/tool/bin/x", &["go"])));
+    assert!(!is_denied(&ask(&rules, "/usr/bin/y", &["go"])));
+    for file in [
+        "/usr/bin/x",
+        "/opt/tool/bin/../bin/x",
+        "/opt/tool/bin//x",
+        "/tmp/y",
+    ] {
+        assert!(is_denied(&ask(&rules, file, &["go"])), "{file}");
+    }
+}
+
+#[test]
+fn declared_executables_replace_the_systems_directories() {
+    let rules = rules(
+        r#"
+prefix_rule(pattern = ["git"], match = ["git status", "/opt/git/bin/git"], not_match = ["/usr/bin/git"])
+host_executable(name = "git", paths = ["/opt/git/bin/git"])
+"#,
+    );
+    assert!(!is_denied(&ask(&rules, "/opt/git/bin/git", &[])));
+    assert!(is_denied(&ask(&rules, "/usr/bin/git", &[])));
+    let none = self::rules(
+        "prefix_rule(pattern = [\"git\"])\nhost_executable(name = \"git\", paths = [])",
+    );
+    assert!(is_denied(&ask(&none, "/usr/bin/git", &[])));
+}
+
+#[test]
+fn arguments_that_are_not_text_are_compared_by_their_bytes() {
+    let rules = rules("prefix_rule(pattern = [\"cat\", \"\u{fffd}\"])");
+    assert!(is_denied(&ask_bytes(
+        &rules,
+        b"/usr/bin/cat",
+        &[b"cat", b"\xff"]
+    )));
+    assert!(!is_denied(&ask_bytes(
+        &rules,
+        b"/usr/bin/cat",
+        &[b"cat", "\u{fffd}".as_bytes()]
+    )));
+    assert_eq!(
+        ask_bytes(&rules, b"/usr/bin/\x1b[2J\xff", &[]).reason,
+        r"no rule matches $'/usr/bin/\x1b[2J\xff'"
+    );
+}
+
+#[test]
+fn a_file_of_many_rules_is_answered_by_index() {
+    let mut content = String::new();
+    for number in 0..9_000 {
+        writeln!(content, "prefix_rule([\"tool{number}\", \"go\"])").expect("text");
+    }
+    let rules = rules(&content);
+    assert_eq!(
+        ask(&rules, "/usr/bin/tool8999", &["go"]).rule,
+        "test.rules:9000"
+    );
+    let over = "[prefix_rule([\"a\"]) for _ in range(10001)]";
+    assert!(refusal(over).contains("10000 rules"));
+}
+
+/// Answers as files write them, each with its place in the documented order, strictest first.
+const ANSWERS: [&str; 9] = [
+    "\"deny\"",
+    "\"forbidden\"",
+    "\"prompt\"",
+    "\"ask\", execution = \"unsandboxed\"",
+    "\"run\"",
+    "\"escalate\", execution = \"turn_default\"",
+    "\"escalate\", execution = permissions(network = \"denied\")",
+    "\"escalate\", execution = permissions(network = \"allowed\")",
+    "\"escalate\", execution = \"unsandboxed\"",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_strictest_answer_wins_in_any_order(
+        picks in proptest::collection::vec((0..ANSWERS.len(), 0..3_usize), 1..8),
+        // Those that `decide()` can give as they stand.
+        decide in proptest::option::of(proptest::sample::select(vec![0_usize, 1, 2, 4])),
+    ) {
+        let mut content = String::new();
+        for (answer, length) in &picks {
+            let arguments = ", \"x\"".repeat(*length);
+            writeln!(content, "prefix_rule([\"a\"{arguments}], {})", ANSWERS[*answer]).expect("text");
+        }
+        if let Some(decide) = decide {
+            writeln!(content, "def decide(exec):\n    return {}", ANSWERS[decide]).expect("text");
+        }
+        let ruling = ask(&rules(&content), "/bin/a", &["x", "x"]);
+        let strictest = picks.iter().map(|(answer, _)| *answer).chain(decide).min().expect("one");
+        let lone = rules(&format!("prefix_rule([\"a\"], {})", ANSWERS[strictest]));
+        let expected = ask(&lone, "/bin/a", &[]);
+        // Reasons name the rule that decided; what is decided is the same.
+        let kind = |ruling: &Ruling| match &ruling.decision {
+            EscalationDecision::Deny { .. } if ruling.ask.is_some() => format!("{:?}", ruling.ask),
+            EscalationDecision::Deny { .. } => "deny".to_owned(),
+            other => format!("{other:?}"),
+        };
+        prop_assert_eq!(kind(&ruling), kind(&expected));
+        prop_assert_eq!(ruling.matched.len(), picks.len() + usize::from(decide.is_some()));
+    }
+
+    #[test]
+    fn no_path_outside_the_trusted_directories_is_called_by_its_name(
+        path in "(/|\\.|\\.\\.|usr|bin|tmp|git|sbin|local|x){0,12}",
+    ) {
+        let rules = rules("prefix_rule([\"git\"])");
+        let trusted = [
+            "/usr/local/bin/git", "/usr/local/sbin/git", "/usr/bin/git", "/usr/sbin/git",
+            "/bin/git", "/sbin/git",
+        ];
+        let ruling = ask(&rules, &path, &[]);
+        prop_assert_eq!(!is_denied(&ruling), trusted.contains(&path.as_str()));
+    }
+}

@@ -1,0 +1,562 @@
+//! One call: its conversation with a gate, from the opening to what is still to be stored.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::{mpsc, watch};
+use tonic::{Status, Streaming};
+
+use super::Setting;
+use super::answers::{stored, verdict};
+use super::facts::{ruling, session_facts};
+use crate::model::EscalationDecision;
+use crate::pb::audit::v1::{AnswerMode, StoredAnswer};
+use crate::pb::v1::session_request::Event;
+use crate::pb::v1::session_response::Answer;
+use crate::pb::{TraceParent, v1};
+use crate::policyd::admission::Admitted;
+use crate::policyd::approvals::{Answered, Control, Decided, Question};
+use crate::policyd::authenticate::{Caller, revoked};
+use crate::policyd::bounds;
+use crate::policyd::identity::GateIdentity;
+use crate::policyd::numbers::Counted;
+use crate::policyd::rate::{Allowance, Within};
+use crate::policyd::rules::SessionFacts;
+use crate::policyd::sessions::CODE_TERMINATED;
+use crate::policyd::store::Journal;
+use crate::policyd::throttle::Throttle;
+
+/// How long they wait. A gate reads all the time, or it is no more.
+const READING_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a call may take to say which session it is.
+const OPENING_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a call that ends waits for its events to be stored.
+const STORING_PATIENCE: Duration = Duration::from_secs(5);
+/// Between looks at whether a call that missed events should be made again.
+const RESUMPTION_INTERVAL: Duration = Duration::from_secs(1);
+
+static REFUSED: Throttle = Throttle::new(Duration::from_secs(1));
+static TRESPASSES: Throttle = Throttle::new(Duration::from_secs(1));
+static UNREAD: Throttle = Throttle::new(Duration::from_secs(1));
+static RATE_LIMITED: Throttle = Throttle::new(Duration::from_secs(1));
+/// Reason code of what is denied because its gate asks about more than it may.
+const CODE_RATE_LIMITED: &str = "gate.rate_limited";
+
+pub(super) struct Call {
+    /// The trace that it belongs to, as the gate says.
+    pub(super) trace: Option<TraceParent>,
+    pub(super) events: Streaming<v1::SessionRequest>,
+    pub(super) answers: mpsc::Sender<Result<v1::SessionResponse, Status>>,
+    pub(super) caller: Caller,
+    /// The session that it is about, once that is known; for the log.
+    pub(super) session: Option<String>,
+    pub(super) setting: Setting,
+    pub(super) _counted: Counted,
+    pub(super) control: mpsc::Sender<Control>,
+    pub(super) controls: mpsc::Receiver<Control>,
+    /// Why the session is to end, where an operator has said so.
+    pub(super) terminated: Option<String>,
+    /// Whether the session's gate came back, and asks again what is open.
+    pub(super) is_resumed: bool,
+    /// What the gate may ask about, where that has a bound.
+    pub(super) allowance: Option<Arc<Allowance>>,
+    pub(super) _admitted: Admitted<GateIdentity>,
+}
+
+/// The gate is gone: there is nobody to tell anything.
+struct Gone;
+
+/// What a call is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Conversation {
+    /// A session that goes on.
+    Decisions,
+    /// What a gate left in its journal.
+    Delivery,
+}
+
+/// Why a call ends.
+enum End {
+    Gone,
+    Status(Status),
+}
+
+impl From<Gone> for End {
+    fn from(Gone: Gone) -> Self {
+        Self::Gone
+    }
+}
+
+impl From<Status> for End {
+    fn from(status: Status) -> Self {
+        Self::Status(status)
+    }
+}
+
+impl Call {
+    pub(super) async fn run(mut self) {
+        match self.converse().await {
+            Ok(()) | Err(End::Gone) => {}
+            Err(End::Status(status)) => {
+                let (gate, code, text) = (&self.caller.gate, status.code(), status.message());
+                let (session, trace) = (self.session.as_deref(), self.trace_id());
+                if code == tonic::Code::Unavailable {
+                    tracing::info!(session, %gate, trace, ?code, "ending a call: {text}");
+                } else if let Some(held_back) = REFUSED.admit() {
+                    tracing::warn!(session, %gate, trace, ?code, held_back, "refused a call: {text}");
+                }
+                // Nobody reads it if the gate is gone.
+                let sending = self.answers.send(Err(status));
+                let _ = tokio::time::timeout(READING_PATIENCE, sending).await;
+            }
+        }
+    }
+
+    fn trace_id(&self) -> Option<&str> {
+        self.trace.as_ref().map(TraceParent::trace)
+    }
+
+    async fn converse(&mut self) -> Result<(), End> {
+        let (opening, session) = self.opening().await?;
+        self.session = Some(session.id.clone());
+        let claimed = self.setting.owners.claim(&session.id, &self.caller.gate);
+        claimed.map_err(|owner| self.trespass(&session.id, &owner))?;
+        tracing::info!(
+            session = session.id,
+            gate = %self.caller.gate,
+            hostname = session.hostname,
+            trace = self.trace_id(),
+            resumed = opening.sequence == 0,
+            "session connected"
+        );
+        self.is_resumed = opening.sequence == 0;
+        let resumption = match &opening.event {
+            Some(Event::SessionStarted(started)) => started.resumption,
+            _ => None,
+        };
+        let conversation = match resumption.map(|resumption| resumption.reason()) {
+            Some(v1::ResumptionReason::Delivery) => Conversation::Delivery,
+            _ => Conversation::Decisions,
+        };
+        let store = self.setting.store.as_ref();
+        let mut journal =
+            store.map(|store| Journal::begin(store, &session.id, &self.caller.gate, opening));
+        let mut stored = 0;
+        if conversation == Conversation::Delivery
+            && let Some(journal) = &mut journal
+        {
+            let highest = tokio::time::timeout(STORING_PATIENCE, journal.go_on_behind_the_last());
+            stored = highest.await.ok().flatten().ok_or_else(not_stored)?;
+        }
+        let acknowledgement = match journal {
+            Some(_) => v1::EventAcknowledgement::Stored,
+            None => v1::EventAcknowledgement::None,
+        };
+        let (revision, variables, digest) = {
+            // What was changed before isn't news to a session that begins now.
+            let rules = self.setting.rules.borrow_and_update();
+            let asked = rules.requested_environment().iter();
+            let variables = asked.map(|name| name.clone().into()).collect();
+            let digest = if rules.requests_digests() {
+                v1::ExecutableDigest::Sha256
+            } else {
+                v1::ExecutableDigest::Unspecified
+            };
+            (rules.revision().to_owned(), variables, digest)
+        };
+        self.answer(Answer::SessionAccepted(v1::SessionAccepted {
+            event_acknowledgement: acknowledgement.into(),
+            policy_revision: revision,
+            requested_environment_names: variables,
+            stored_sequence: stored,
+            requested_executable_digest: digest.into(),
+        }))
+        .await?;
+        let present = match conversation {
+            Conversation::Decisions => {
+                let (present, terminated) = self.setting.sessions.connect(&session, &self.control);
+                if let Some(reason) = terminated {
+                    self.terminate(reason).await?;
+                }
+                Some(present)
+            }
+            Conversation::Delivery => None,
+        };
+        let ended = self.follow(&session, conversation, journal.as_mut()).await;
+        drop(present);
+        if let Some(desk) = &self.setting.desk {
+            desk.call_ended(&self.control, SystemTime::now());
+        }
+        if let Some(journal) = &mut journal
+            && !matches!(ended, Err(End::Gone))
+        {
+            self.finish_storing(journal).await?;
+            if ended.is_ok() && (journal.has_missed() || !journal.is_stored()) {
+                return Err(not_stored().into());
+            }
+        }
+        tracing::info!(
+            session = session.id,
+            gate = %self.caller.gate,
+            trace = self.trace_id(),
+            "session disconnected"
+        );
+        ended
+    }
+
+    /// Reads the event that opens the call.
+    async fn opening(&mut self) -> Result<(v1::SessionRequest, SessionFacts), End> {
+        let first = tokio::select! {
+            first = tokio::time::timeout(OPENING_PATIENCE, self.events.message()) => first,
+            () = self.setting.stopping.cancelled() => return Err(stopping().into()),
+        };
+        let first = first
+            .map_err(|_| {
+                Status::invalid_argument(format!(
+                    "no SessionStarted within {} seconds",
+                    OPENING_PATIENCE.as_secs()
+                ))
+            })?
+            .map_err(|status| unreadable(&status))?
+            .ok_or_else(|| Status::invalid_argument("the call ended without SessionStarted"))?;
+        let Some(Event::SessionStarted(started)) = &first.event else {
+            return Err(Status::invalid_argument(
+                "the first event of a call must be SessionStarted",
+            )
+            .into());
+        };
+        within_bounds(&first)?;
+        let facts = session_facts(started, &self.caller.gate)?;
+        Ok((first, facts))
+    }
+
+    /// Answers events until the gate half-closes the call.
+    async fn follow(
+        &mut self,
+        session: &SessionFacts,
+        conversation: Conversation,
+        mut journal: Option<&mut Journal>,
+    ) -> Result<(), End> {
+        // Without a store nothing is ever stored: a channel that stays silent stands for it.
+        let silent = watch::Sender::default();
+        let mut progress = journal
+            .as_ref()
+            .map_or_else(|| silent.subscribe(), |journal| journal.progress());
+        let mut tokens = self.setting.tokens.clone();
+        let mut look = tokio::time::interval(RESUMPTION_INTERVAL);
+        loop {
+            tokio::select! {
+                () = self.setting.stopping.cancelled() => return Err(stopping().into()),
+                // The gate keeps verdicts of the rules that were, and may have no reason to ask.
+                Ok(()) = self.setting.rules.changed() => {
+                    self.answer(Answer::ForgetVerdicts(v1::ForgetVerdicts::default())).await?;
+                }
+                Ok(()) = progress.changed() => {
+                    let (through, owner) = {
+                        let progress = progress.borrow_and_update();
+                        (progress.through, progress.owner.clone())
+                    };
+                    if let Some(owner) = owner {
+                        self.setting.owners.give_back(&session.id, &owner);
+                        return Err(self.trespass(&session.id, &owner).into());
+                    }
+                    self.acknowledge(through).await?;
+                }
+                Some(control) = self.controls.recv() => match control {
+                    Control::Verdict(decided) => {
+                        self.answer(Answer::Verdict(decided.verdict.clone())).await?;
+                        if let Some(journal) = &mut journal {
+                            journal.answered(stored(*decided, None));
+                        }
+                    }
+                    Control::Terminate(reason) => self.terminate(reason).await?,
+                },
+                () = revoked(self.caller.token.as_ref(), &mut tokens) => return Err(no_longer_valid().into()),
+                _ = look.tick() => {
+                    if journal.as_ref().is_some_and(|journal| journal.is_to_be_resumed()) {
+                        return Err(not_stored().into());
+                    }
+                }
+                event = self.events.message() => {
+                    let Some(mut request) = event.map_err(|status| unreadable(&status))? else {
+                        return Ok(());
+                    };
+                    let received = Instant::now();
+                    within_bounds(&request)?;
+                    let answer = self.react(session, conversation, &request, received).await?;
+                    if let Some(journal) = &mut journal {
+                        forget_values(&mut request);
+                        journal.record(request, answer);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Another gate's session: says so here, and to the gate no more than that it isn't its own.
+    fn trespass(&self, session: &str, owner: &GateIdentity) -> Status {
+        if let Some(held_back) = TRESPASSES.admit() {
+            tracing::warn!(
+                session, %owner, gate = %self.caller.gate, trace = self.trace_id(), held_back,
+                "a gate went on with a session that another one started; nothing of it is recorded"
+            );
+        }
+        Status::permission_denied("the session isn't this gate's: another one started it")
+    }
+
+    /// Does what an event asks for; gives the verdict that was sent.
+    async fn react(
+        &mut self,
+        session: &SessionFacts,
+        conversation: Conversation,
+        request: &v1::SessionRequest,
+        received: Instant,
+    ) -> Result<Option<StoredAnswer>, End> {
+        match &request.event {
+            // Nobody waits for the verdict any more.
+            Some(Event::ExecRequested(_)) if conversation == Conversation::Delivery => Ok(None),
+            Some(Event::ExecRequested(exec)) => {
+                match self.decide(session, exec) {
+                    (Answered::Decided(mut decided), monitored) => {
+                        decided.verdict.service_time = received.elapsed().try_into().ok();
+                        self.answer(Answer::Verdict(decided.verdict.clone())).await?;
+                        Ok(Some(stored(*decided, monitored)))
+                    }
+                    (
+                        Answered::Pending {
+                            within,
+                            message,
+                            approval_id,
+                        },
+                        _,
+                    ) => {
+                        self.answer(Answer::VerdictPending(v1::VerdictPending {
+                            exec_id: exec.exec_id,
+                            expected_within: within.try_into().ok(),
+                            message,
+                        }))
+                        .await?;
+                        Ok(Some(StoredAnswer {
+                            verdict: Some(v1::Verdict {
+                                exec_id: exec.exec_id,
+                                ..v1::Verdict::default()
+                            }),
+                            mode: AnswerMode::Pending.into(),
+                            approval_id,
+                            decided_by: String::new(),
+                        }))
+                    }
+                }
+            }
+            Some(Event::ExecWithdrawn(withdrawn)) => {
+                self.withdrawn(session, withdrawn);
+                Ok(None)
+            }
+            Some(Event::SessionEnded(_)) => {
+                if let Some(desk) = &self.setting.desk {
+                    desk.session_ended(&session.id, SystemTime::now());
+                }
+                Ok(None)
+            }
+            Some(Event::SessionStarted(_)) => Err(Status::invalid_argument(
+                "SessionStarted may stand only first in a call",
+            )
+            .into()),
+            // Facts for the record.
+            Some(
+                Event::ExecReused(_)
+                | Event::ExecDecided(_)
+                | Event::ExecFinished(_)
+                | Event::EventsLost(_),
+            )
+            // Newer than this service.
+            | None => Ok(None),
+        }
+    }
+
+    /// Decides by the rules, or has a person asked where they say so.
+    /// What the gate is answered, and what would have been decided where that is only monitored.
+    fn decide(
+        &self,
+        session: &SessionFacts,
+        exec: &v1::ExecRequested,
+    ) -> (Answered, Option<EscalationDecision>) {
+        if let Some(reason) = &self.terminated {
+            let verdict = v1::Verdict {
+                exec_id: exec.exec_id,
+                decision: Some(v1::verdict::Decision::Deny(v1::Deny {
+                    reason: format!("the session was {reason}"),
+                })),
+                reason_code: CODE_TERMINATED.to_owned(),
+                ..v1::Verdict::default()
+            };
+            return (Answered::Decided(Box::new(verdict.into())), None);
+        }
+        if let Some(allowance) = &self.allowance
+            && allowance.take(Instant::now()) == Within::No
+        {
+            return (self.rate_limited(exec.exec_id, allowance), None);
+        }
+        let rules = Arc::clone(&self.setting.rules.borrow());
+        let began = Instant::now();
+        let ruling = ruling(&rules, session, exec);
+        let monitored = ruling.monitored.clone();
+        let numbers = &self.setting.numbers;
+        numbers.decided(&ruling.decision, monitored.as_ref(), began.elapsed());
+        let answered = if let (Some(ask), Some(desk)) = (&ruling.ask, &self.setting.desk) {
+            desk.ask(
+                &Question {
+                    session,
+                    exec,
+                    ruling: &ruling,
+                    ask,
+                    revision: rules.revision(),
+                },
+                &self.control,
+                SystemTime::now(),
+            )
+        } else {
+            if let Some(desk) = &self.setting.desk
+                && self.is_resumed
+            {
+                // It may have been asked about before, by other rules.
+                let note = "the rules ask no longer";
+                desk.withdraw(&session.id, exec.exec_id, note, SystemTime::now());
+            }
+            Answered::Decided(Box::new(verdict(&rules, exec, ruling).into()))
+        };
+        (answered, monitored)
+    }
+
+    fn rate_limited(&self, exec_id: u64, allowance: &Allowance) -> Answered {
+        self.setting.numbers.rate_limited.inc();
+        let most = allowance.per_second();
+        if let Some(held_back) = RATE_LIMITED.admit() {
+            tracing::warn!(
+                gate = %self.caller.gate, held_back,
+                "denied an exec: this gate asks about more than {most} a second"
+            );
+        }
+        Answered::Decided(Box::new(Decided::from(v1::Verdict {
+            exec_id,
+            decision: Some(v1::verdict::Decision::Deny(v1::Deny {
+                reason: format!(
+                    "more than {most} commands a second ask the policy service; try again in a moment"
+                ),
+            })),
+            reason_code: CODE_RATE_LIMITED.to_owned(),
+            ..v1::Verdict::default()
+        })))
+    }
+
+    fn withdrawn(&self, session: &SessionFacts, withdrawn: &v1::ExecWithdrawn) {
+        let Some(desk) = &self.setting.desk else {
+            return;
+        };
+        let note = match withdrawn.reason() {
+            v1::WithdrawalReason::DeadlinePassed => "its gate waits no longer",
+            v1::WithdrawalReason::SessionEnded => "the session ended",
+            v1::WithdrawalReason::AskerGone | v1::WithdrawalReason::Unspecified => {
+                "the process that asked is gone"
+            }
+        };
+        desk.withdraw(&session.id, withdrawn.exec_id, note, SystemTime::now());
+    }
+
+    /// Has the gate end the session, and denies what it still asks.
+    async fn terminate(&mut self, reason: String) -> Result<(), Gone> {
+        self.terminated = Some(reason.clone());
+        self.answer(Answer::TerminateSession(v1::TerminateSession { reason }))
+            .await
+    }
+
+    /// Waits until what was taken is stored, and acknowledges it.
+    async fn finish_storing(&mut self, journal: &Journal) -> Result<(), Gone> {
+        let pending = journal.pending();
+        let mut progress = journal.progress();
+        let all =
+            progress.wait_for(|progress| progress.through >= pending || progress.owner.is_some());
+        // After a failure the gate keeps what isn't acknowledged.
+        let _ = tokio::time::timeout(STORING_PATIENCE, all).await;
+        let through = progress.borrow().through;
+        if through > 0 {
+            self.acknowledge(through).await?;
+        }
+        Ok(())
+    }
+
+    async fn acknowledge(&mut self, through_sequence: u64) -> Result<(), Gone> {
+        self.answer(Answer::EventsAcknowledged(v1::EventsAcknowledged {
+            through_sequence,
+        }))
+        .await
+    }
+
+    async fn answer(&mut self, answer: Answer) -> Result<(), Gone> {
+        let response = v1::SessionResponse {
+            answer: Some(answer),
+        };
+        let sending = self.answers.send(Ok(response));
+        let Ok(sent) = tokio::time::timeout(READING_PATIENCE, sending).await else {
+            if let Some(held_back) = UNREAD.admit() {
+                tracing::warn!(
+                    gate = %self.caller.gate, held_back,
+                    "ending a call: the gate has read none of its answers for {} seconds",
+                    READING_PATIENCE.as_secs()
+                );
+            }
+            return Err(Gone);
+        };
+        sent.map_err(|_| Gone)
+    }
+}
+
+fn stopping() -> Status {
+    Status::unavailable("the policy service is stopping")
+}
+
+fn not_stored() -> Status {
+    Status::unavailable(
+        "events couldn't be stored for a while; connect again and send what wasn't acknowledged",
+    )
+}
+
+/// The gate may have another one: it is to call again at once.
+fn no_longer_valid() -> Status {
+    Status::unavailable("the token of this call isn't valid any more")
+}
+
+/// A stream that can't be read any further. A message that is too large or garbled is the gate's
+/// fault and is said so; otherwise the connection is gone.
+fn unreadable(status: &Status) -> End {
+    use tonic::Code::{Internal, InvalidArgument, OutOfRange, ResourceExhausted, Unimplemented};
+    match status.code() {
+        Internal | InvalidArgument | OutOfRange | ResourceExhausted | Unimplemented => End::Status(
+            Status::invalid_argument(format!("an event can't be read: {}", status.message())),
+        ),
+        _ => End::Gone,
+    }
+}
+
+fn within_bounds(request: &v1::SessionRequest) -> Result<(), Status> {
+    match request.event.as_ref().and_then(bounds::excess) {
+        None => Ok(()),
+        Some(field) => Err(Status::invalid_argument(format!(
+            "event {}: {field} is longer than any",
+            request.sequence
+        ))),
+    }
+}
+
+/// Values of the environment are for deciding by, and not for the record.
+fn forget_values(request: &mut v1::SessionRequest) {
+    let exec = match &mut request.event {
+        Some(Event::ExecRequested(exec)) => exec,
+        Some(Event::ExecReused(reused)) => match &mut reused.exec {
+            Some(exec) => exec,
+            None => return,
+        },
+        _ => return,
+    };
+    exec.environment_variables.clear();
+}
