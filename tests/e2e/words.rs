@@ -24,6 +24,11 @@ fn execgate(arguments: &[&str]) -> Done {
     run(EXECGATE, arguments)
 }
 
+/// A file of operators has one at least; nobody has this one's token.
+fn operator() -> String {
+    format!("ada {}\n", "0".repeat(64))
+}
+
 #[test]
 fn a_log_filter_that_nothing_logs_by_is_refused() {
     for filter in [
@@ -66,7 +71,7 @@ fn an_address_that_is_taken_is_said_with_the_option_that_named_it() {
     let path = |name: &str| place.path().join(name).display().to_string();
     let (rules, operators) = (path("x.star"), path("operators"));
     std::fs::write(&rules, "fallback(\"run\")\n").expect("a file");
-    std::fs::write(&operators, "").expect("a file");
+    std::fs::write(&operators, operator()).expect("a file");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = listener.local_addr().expect("an address").to_string();
     let policyd = |arguments: &[&str]| {
@@ -170,7 +175,7 @@ fn passwords_in_addresses_are_never_shown() {
     let place = directory();
     let path = |name: &str| place.path().join(name).display().to_string();
     std::fs::write(path("x.star"), "fallback(\"run\")\n").expect("a file");
-    std::fs::write(path("operators"), "").expect("a file");
+    std::fs::write(path("operators"), operator()).expect("a file");
     let done = run(
         POLICYD,
         &[
