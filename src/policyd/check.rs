@@ -330,7 +330,7 @@ fn looked_at(file: &Path, workdir: &Path, user: u32) -> (v1::ExecutableInfo, v1:
 /// A command string as its words, where it has several.
 fn several_words(string: &OsStr) -> Option<String> {
     let words = shlex::split(string.to_str()?)?;
-    let words = words.iter().map(|word| word.as_bytes());
+    let words = words.iter().map(String::as_bytes);
     (words.len() > 1).then(|| text::command_line(words, 4_096))
 }
 
