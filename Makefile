@@ -33,6 +33,15 @@ programs:
 	$(CARGO) build --locked --release --bin execgate --bin execgate-policyd
 	@mkdir -p $(DIST)/bin
 	@install -m 755 target/release/execgate target/release/execgate-policyd $(DIST)/bin/
+	@mkdir -p $(DIST)/share/man/man1 $(DIST)/share/bash-completion/completions \
+		$(DIST)/share/zsh/site-functions $(DIST)/share/fish/vendor_completions.d
+	@$(DIST)/bin/execgate manual $(DIST)/share/man/man1
+	@for program in execgate execgate-policyd; do \
+		write="$(DIST)/bin/execgate completions --program $$program"; \
+		$$write bash >$(DIST)/share/bash-completion/completions/$$program && \
+		$$write zsh >$(DIST)/share/zsh/site-functions/_$$program && \
+		$$write fish >$(DIST)/share/fish/vendor_completions.d/$$program.fish || exit 1; \
+	done
 
 # The start of a C library, or a dynamic loader, would be most of the wrapper's cost, so it has neither; on
 # processors that its own start isn't written for it is statically linked, as what it becomes always is.

@@ -61,9 +61,6 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct ListArguments {
-    #[command(flatten)]
-    service: ServiceOptions,
-
     /// Those that are open, or the latest of all
     #[arg(long, value_name = "STATE", default_value = "pending")]
     state: ListState,
@@ -74,6 +71,9 @@ struct ListArguments {
 
     #[command(flatten)]
     output: OutputOption,
+
+    #[command(flatten)]
+    service: ServiceOptions,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -88,31 +88,28 @@ enum ListState {
 
 #[derive(Debug, Args)]
 struct ShowArguments {
-    #[command(flatten)]
-    service: ServiceOptions,
-
     /// Its id, as `execgate approvals list` has it
     #[arg(value_name = "APPROVAL")]
     approval: String,
 
     #[command(flatten)]
     output: OutputOption,
+
+    #[command(flatten)]
+    service: ServiceOptions,
 }
 
 #[derive(Debug, Args)]
 struct WatchArguments {
     #[command(flatten)]
-    service: ServiceOptions,
+    output: OutputOption,
 
     #[command(flatten)]
-    output: OutputOption,
+    service: ServiceOptions,
 }
 
 #[derive(Debug, Args)]
 struct ResolveArguments {
-    #[command(flatten)]
-    service: ServiceOptions,
-
     /// Its id, as `execgate approvals list` has it
     #[arg(value_name = "APPROVAL")]
     approval: String,
@@ -136,6 +133,9 @@ struct ResolveArguments {
 
     #[command(flatten)]
     output: OutputOption,
+
+    #[command(flatten)]
+    service: ServiceOptions,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

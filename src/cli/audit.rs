@@ -10,6 +10,7 @@ use tokio::runtime::Runtime;
 use tonic::{Code, Status};
 
 use super::output;
+use super::remedy::Role;
 use super::service::ServiceOptions;
 use super::{Failure, SUCCESS};
 use crate::link::ServiceCaller;
@@ -83,7 +84,9 @@ pub(super) fn audit(arguments: &AuditArguments) -> Result<c_int, Failure> {
 }
 
 fn failed(error: &AuditError) -> Failure {
-    Failure::new(error).exiting(error.exit_code().into())
+    let mut failure = Failure::new(error).exiting(error.exit_code().into());
+    failure.hint = error.hint().map(str::to_owned);
+    failure
 }
 
 /// The record that the command line names: of a directory, or a policy service's.
@@ -124,10 +127,10 @@ impl RemoteRecord {
     }
 
     fn failed(&self, status: Status) -> AuditError {
-        AuditError::Service(format!(
-            "asking the policy service {}",
-            self.caller.describe(status)
-        ))
+        AuditError::Service {
+            hint: Role::Auditor.after(&self.caller, &status),
+            message: format!("asking the policy service {}", self.caller.describe(status)),
+        }
     }
 }
 
@@ -176,10 +179,10 @@ impl Record for RemoteRecord {
         let hash = <[u8; 32]>::try_from(&told.hash[..]).ok();
         match (position, hash) {
             (Some(position), Some(hash)) => Ok(Link { position, hash }),
-            _ => Err(AuditError::Service(
-                "the policy service doesn't tell where its record ends: it has no hash of 32 bytes"
-                    .to_owned(),
-            )),
+            _ => Err(AuditError::Service {
+                message: "the policy service doesn't tell where its record ends: it has no hash of 32 bytes".to_owned(),
+                hint: None,
+            }),
         }
     }
 
@@ -217,8 +220,10 @@ impl Record for RemoteRecord {
                     .await
                     .map_err(|status| self.failed(status))?;
                 let Some(response) = next else {
-                    let what = "the policy service ended the list before its end".to_owned();
-                    return Err(AuditError::Service(what));
+                    return Err(AuditError::Service {
+                        message: "the policy service ended the list before its end".to_owned(),
+                        hint: Some("ask again".to_owned()),
+                    });
                 };
                 reached = response.position;
                 if let Some(watch_response::Update::ExecChanged(changed)) = response.update

@@ -1,10 +1,10 @@
 //! `execgate doctor`: what this machine has, and how to get what it lacks.
 
 use std::ffi::c_int;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use serde::Serialize;
@@ -12,8 +12,10 @@ use serde::Serialize;
 mod journal;
 
 use super::policy::PolicyOptions;
+use super::remedy::Role;
 use super::{Failure, OutputForm, OutputOption, SUCCESS, place};
 use crate::link::{Endpoint, LinkCredentials};
+use crate::logging;
 use crate::sandbox::{Backend, Landlock, limits};
 use crate::sys::reach::{Reach, reach};
 use crate::sys::{host, limits, process, signal};
@@ -28,14 +30,13 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0  everything that is needed is there; what is only useful may be missing
   1  something that is needed is missing, or somebody has to see to something
+  2  the command line is wrong
+  125  the findings couldn't be written
 ";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(super) struct DoctorArguments {
-    #[command(flatten)]
-    policy: PolicyOptions,
-
     /// Look into this journal, and change nothing in it: what gates have left there, and whether it can be
     /// used
     #[arg(long, value_name = "DIRECTORY", env = "EXECGATE_JOURNAL")]
@@ -43,6 +44,9 @@ pub(super) struct DoctorArguments {
 
     #[command(flatten)]
     output: OutputOption,
+
+    #[command(flatten)]
+    policy: PolicyOptions,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -98,6 +102,7 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> Result<c_int, Failure> {
     findings.extend(["bash", "zsh"].map(shell));
     findings.push(descendants());
     findings.push(open_files());
+    findings.push(clock());
     findings.push(landlock());
     findings.push(bubblewrap());
     findings.push(denials());
@@ -114,7 +119,7 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> Result<c_int, Failure> {
             text.push('\n');
             text
         }
-        OutputForm::Text => render(&findings, io::stdout().is_terminal()),
+        OutputForm::Text => render(&findings, logging::has_colours(&io::stdout())),
     };
     io::stdout()
         .write_all(text.as_bytes())
@@ -289,6 +294,28 @@ fn open_files() -> Finding {
     }
 }
 
+/// Certificates are judged, and the record is dated, by the clock. One that stands still where the machine was made
+/// is before the program was installed.
+fn clock() -> Finding {
+    const SUBJECT: &str = "clock";
+    let (now, shown) = (SystemTime::now(), humantime::format_rfc3339_seconds);
+    let program = std::env::current_exe().and_then(std::fs::metadata);
+    match program.and_then(|program| program.modified()) {
+        Ok(installed) if installed > now => Finding::lacking(
+            SUBJECT,
+            Status::Weak,
+            format!(
+                "it says {}, and this program was installed at {}: certificates may seem not to be valid yet, and the \
+                 record's times wrong",
+                shown(now),
+                shown(installed)
+            ),
+            "set it; a time service such as chrony or systemd-timesyncd keeps it right",
+        ),
+        _ => Finding::good(SUBJECT, shown(now).to_string()),
+    }
+}
+
 fn landlock() -> Finding {
     const SUBJECT: &str = "landlock";
     match Landlock::find() {
@@ -370,7 +397,8 @@ fn policies(options: &PolicyOptions) -> Vec<Finding> {
             POLICY_SERVICE,
             Status::Weak,
             "none named",
-            "give --policy URL or set EXECGATE_POLICY; `execgate-policyd --rules FILE` starts one",
+            "give --policy URL or set EXECGATE_POLICY: this looks whether it answers, and `execgate exec` needs \
+             it; `execgate-policyd --rules FILE` starts one",
         ));
     }
     findings
@@ -394,16 +422,24 @@ fn policy(named: &str, credentials: &LinkCredentials) -> Finding {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let answered = runtime
-        .map_err(|error| error.to_string())
-        .and_then(|runtime| runtime.block_on(endpoint.probe(credentials, PROBE_TIME)));
-    match answered {
-        Ok(()) => Finding::good(SUBJECT, format!("{named} answers")),
-        Err(reason) => Finding::lacking(
-            SUBJECT,
-            Status::Missing,
-            format!("{named}: {reason}"),
-            "start the service, or correct --policy or EXECGATE_POLICY",
-        ),
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            return Finding::lacking(SUBJECT, Status::Missing, error.to_string(), "see ulimit -n");
+        }
+    };
+    let Err(error) = runtime.block_on(endpoint.probe(credentials, PROBE_TIME)) else {
+        return Finding::good(SUBJECT, format!("{endpoint} answers"));
+    };
+    let remedy = match error.obstacle {
+        Some(obstacle) => Role::Gate.remedy(obstacle),
+        None if error.is_refused => Role::Gate.credential(),
+        None => Role::Gate.service(),
+    };
+    // Some errors begin with whose they are.
+    let mut detail = error.to_string();
+    if !detail.contains(&endpoint.to_string()) {
+        detail = format!("{endpoint}: {detail}");
     }
+    Finding::lacking(SUBJECT, Status::Missing, detail, remedy)
 }

@@ -16,11 +16,12 @@ use tokio_util::sync::CancellationToken;
 use super::denials::Denials;
 use super::executor::{Executor, Streams};
 use super::journal::JournalArguments;
-use super::policy::{PolicyOptions, unprepared};
+use super::policy::PolicyOptions;
+use super::remedy::Role;
 use super::sandbox::{Place, SandboxArguments, TemporaryDirectory};
 use super::startup::Startup;
 use super::time;
-use super::{Failure, OutputForm, OutputOption, PROGRAM, TIMED_OUT, place};
+use super::{EXIT_CODES, Failure, OutputForm, OutputOption, PROGRAM, TIMED_OUT, place};
 use crate::link::{
     Disclosure, Drained, GateDescription, LinkOptions, OnUnavailable, PolicyLink, UserDescription,
 };
@@ -68,9 +69,47 @@ decided as run, escalate, deny).
 /// What both commands take.
 #[derive(Debug, Args)]
 struct SessionOptions {
+    /// Which patched shell: bash, zsh, or a path
+    #[arg(long, value_name = "SHELL", default_value = "bash")]
+    shell: PathBuf,
+
+    /// The directory to start in [default: the current one]
+    #[arg(long, value_name = "DIRECTORY")]
+    workdir: Option<PathBuf>,
+
+    /// A label of the session, for the policy and the audit trail; may be repeated
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_label)]
+    labels: Vec<(String, String)>,
+
     #[command(flatten)]
     policy: PolicyOptions,
 
+    #[command(flatten)]
+    waiting: WaitingOptions,
+
+    #[command(flatten)]
+    sandbox: SandboxArguments,
+
+    #[command(flatten)]
+    disclosure: DisclosureOptions,
+
+    #[command(flatten)]
+    journal: JournalArguments,
+
+    /// Serve the gate's numbers for Prometheus at http://ADDRESS:PORT/metrics while the session lasts
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        value_parser = MetricsEndpoint::parse_address,
+        help_heading = "Journal and metrics"
+    )]
+    metrics: Option<SocketAddr>,
+}
+
+/// How long to wait for verdicts, and what becomes of an exec without one.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Verdicts")]
+struct WaitingOptions {
     /// What becomes of an exec when the policy service can't be reached or doesn't answer in time
     #[arg(long, value_name = "ACTION", default_value = "deny")]
     on_unavailable: Unavailable,
@@ -88,6 +127,15 @@ struct SessionOptions {
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = time::parse_or_zero)]
     reuse_limit: Duration,
 
+    /// PATH of escalated commands, instead of the one that the session chose
+    #[arg(long, value_name = "PATH", env = "EXECGATE_ESCALATED_PATH", default_value = ESCALATED_PATH)]
+    escalated_path: OsString,
+}
+
+/// What of execs may leave the gate.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Secrets")]
+struct DisclosureOptions {
     /// Keep what matches this regular expression at home: it is replaced by <redacted:execgate> in
     /// arguments and values before they leave the gate. Arguments are matched with a NUL between them; a
     /// group named secret is all that is replaced. May be repeated
@@ -102,40 +150,11 @@ struct SessionOptions {
     /// that begin so. May be repeated [default: none, names only]
     #[arg(long, value_name = "NAME")]
     allow_environment: Vec<String>,
-
-    /// PATH of escalated commands, instead of the one that the session chose
-    #[arg(long, value_name = "PATH", env = "EXECGATE_ESCALATED_PATH", default_value = ESCALATED_PATH)]
-    escalated_path: OsString,
-
-    #[command(flatten)]
-    journal: JournalArguments,
-
-    /// Serve the gate's numbers for Prometheus at http://ADDRESS:PORT/metrics while the session lasts
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    metrics: Option<SocketAddr>,
-
-    /// Which patched shell: bash, zsh, or a path
-    #[arg(long, value_name = "SHELL", default_value = "bash")]
-    shell: PathBuf,
-
-    /// The directory to start in [default: the current one]
-    #[arg(long, value_name = "DIRECTORY")]
-    workdir: Option<PathBuf>,
-
-    /// A label of the session, for the policy and the audit trail; may be repeated
-    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_label)]
-    labels: Vec<(String, String)>,
-
-    #[command(flatten)]
-    sandbox: SandboxArguments,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = format!("{EXAMPLES}\n{EXIT_CODES}"))]
 pub(super) struct ExecArguments {
-    #[command(flatten)]
-    session: SessionOptions,
-
     /// How long the command may run, without the time that people take to decide: 90s, 10m, 1h30m
     #[arg(long, value_name = "TIME", value_parser = time::parse)]
     timeout: Option<Duration>,
@@ -154,13 +173,15 @@ pub(super) struct ExecArguments {
     /// The command string for the shell
     #[arg(required = true, value_name = "COMMAND", last = true)]
     command: Vec<OsString>,
+
+    // Last: what follows would be under its last heading.
+    #[command(flatten)]
+    session: SessionOptions,
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub(super) struct ShellArguments {
-    #[command(flatten)]
-    session: SessionOptions,
-
     /// Start it as a login shell
     #[arg(long)]
     login: bool,
@@ -168,6 +189,10 @@ pub(super) struct ShellArguments {
     /// Arguments for the shell
     #[arg(value_name = "ARGUMENT", last = true)]
     arguments: Vec<OsString>,
+
+    // Last: what follows would be under its last heading.
+    #[command(flatten)]
+    session: SessionOptions,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -267,7 +292,7 @@ impl Gate {
             )
         })?;
         // Before anything is made that a signal would leave behind.
-        let disclosure = disclosure(options, &signals)?;
+        let disclosure = disclosure(&options.disclosure, &signals)?;
         let wrapper = place::wrapper()?;
         let shell = place::shell(&options.shell)?;
         let shells = shell.parent().map(Path::to_owned);
@@ -282,13 +307,15 @@ impl Gate {
                 .flatten()
                 .map(Path::to_owned)
                 .collect(),
-            gates_own: gates_own.chain(options.redact_from.clone()).collect(),
+            gates_own: gates_own
+                .chain(options.disclosure.redact_from.clone())
+                .collect(),
         })?;
         let mut link = LinkOptions::new(endpoint);
         link.further_endpoints = endpoints.collect();
-        link.verdict_deadline = options.verdict_timeout;
-        link.pending_cap = options.approval_timeout;
-        link.on_unavailable = match options.on_unavailable {
+        link.verdict_deadline = options.waiting.verdict_timeout;
+        link.pending_cap = options.waiting.approval_timeout;
+        link.on_unavailable = match options.waiting.on_unavailable {
             Unavailable::Deny => OnUnavailable::Deny,
             Unavailable::Run => OnUnavailable::Run,
         };
@@ -304,7 +331,7 @@ impl Gate {
         signal::ignore(libc::SIGXFSZ);
         link.audit = options.journal.audit();
         link.journal = options.journal.open()?;
-        let link = Arc::new(PolicyLink::new(link).map_err(|error| unprepared(&error))?);
+        let link = Arc::new(PolicyLink::new(link).map_err(|error| Role::Gate.unprepared(&error))?);
         if let Err(error) = limits::raise_open_files() {
             tracing::warn!(%error, "the limit on open files stays low");
         }
@@ -314,9 +341,9 @@ impl Gate {
             wrapper,
             policy: policy_of(options, &link)?,
             link,
-            reuse_limit: options.reuse_limit,
+            reuse_limit: options.waiting.reuse_limit,
             owner: OwnersEnvironment {
-                path: options.escalated_path.clone(),
+                path: options.waiting.escalated_path.clone(),
                 ..OwnersEnvironment::of_this_process()
             },
             _temporary: sandboxed.temporary,
@@ -403,7 +430,7 @@ fn read_whole(file: &Path) -> io::Result<String> {
 }
 
 /// What of execs may leave the gate.
-fn disclosure(options: &SessionOptions, signals: &SignalWatch) -> Result<Disclosure, Failure> {
+fn disclosure(options: &DisclosureOptions, signals: &SignalWatch) -> Result<Disclosure, Failure> {
     let mut disclosure = Disclosure::default();
     for pattern in &options.redact {
         disclosure
@@ -440,7 +467,9 @@ fn policy_of(
         return Ok(link.clone());
     };
     let metrics = Arc::new(GateMetrics::new(link.clone()));
-    let endpoint = MetricsEndpoint::bind(address).map_err(|error| Failure::new(&error))?;
+    let endpoint = MetricsEndpoint::bind(address).map_err(|error| {
+        Failure::new(&error).hint("give another port to --metrics; 0 takes any that is free")
+    })?;
     if let Ok(address) = endpoint.address() {
         tracing::info!(%address, "metrics are served");
     }
@@ -485,21 +514,22 @@ fn describe() -> GateDescription {
 
 /// The session's directory, by its real path.
 fn workdir(named: Option<&Path>) -> Result<PathBuf, Failure> {
+    const HINT: &str =
+        "--workdir DIRECTORY names where to start; without it that is the current directory";
     let directory = named.unwrap_or(Path::new("."));
-    let found = std::fs::canonicalize(directory).map_err(|error| {
+    let usable = || {
+        let found = std::fs::canonicalize(directory)?;
+        // What can't be looked into can't be started in, and what is no directory has no such name in it.
+        std::fs::metadata(found.join("."))?;
+        Ok(found)
+    };
+    usable().map_err(|error: io::Error| {
         Failure::saying(format!(
             "cannot use {} as the working directory: {error}",
             directory.display()
         ))
-    })?;
-    if found.is_dir() {
-        Ok(found)
-    } else {
-        Err(Failure::saying(format!(
-            "{} is no directory",
-            found.display()
-        )))
-    }
+        .hint(HINT)
+    })
 }
 
 /// One string for the shell: the only word as it is, or all words, each quoted.

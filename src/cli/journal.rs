@@ -14,6 +14,7 @@ const LEAST_LIMIT: u64 = 1 << 20;
 
 /// What becomes of events that the policy service hasn't acknowledged.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Journal and metrics")]
 pub(super) struct JournalArguments {
     /// Keep events in this directory until the policy service has acknowledged them, so that they outlive
     /// the gate: the next gate that uses it delivers them [default: none, they are in memory]

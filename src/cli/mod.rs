@@ -9,10 +9,12 @@ mod doctor;
 mod exec;
 mod executor;
 mod journal;
+mod manual;
 mod operator;
 mod output;
 mod place;
 mod policy;
+mod remedy;
 mod replay;
 mod sandbox;
 mod service;
@@ -21,14 +23,16 @@ mod startup;
 mod time;
 mod watch;
 
-use std::ffi::c_int;
+use std::ffi::{OsString, c_int};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::logging::{self, LogFormat};
-use crate::policyd::{check, token};
+use crate::policyd::{check, text, token};
 use crate::sys::entry::Invocation;
 use crate::sys::signal::SignalWatch;
 use startup::Startup;
@@ -45,9 +49,22 @@ const TIMED_OUT: c_int = 124;
 /// The gate itself failed, as with `env(1)` and `timeout(1)`.
 const FAILED: c_int = 125;
 
+/// What is logged where nothing else is said.
+const LOG: &str = "warn";
+
+const FIRST_STEPS: &str = "\
+First steps:
+  execgate doctor                   what this machine lacks, and how to get it
+  execgate-policyd --rules FILE     a policy service, in a terminal of its own
+  execgate exec --policy http://127.0.0.1:50051 -- 'git status; ls'
+  execgate COMMAND --help           options, examples and exit codes
+";
+
+/// Those of `exec` and `shell`.
 const EXIT_CODES: &str = "\
 Exit codes of exec and shell:
   the shell's own, or 128 + N where signal N killed it
+  2    the command line is wrong
   124  the time limit was reached
   125  the gate failed: nothing of the command ran, or its end couldn't be seen
 Inside a session a command ends with 1 where the policy denies it, and with 125 where no
@@ -56,7 +73,12 @@ verdict could be had because the gate is gone.
 
 /// Decides at each exec: run it in the sandbox, run it outside, or not at all.
 #[derive(Debug, Parser)]
-#[command(name = "execgate", version, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(
+    name = "execgate",
+    version,
+    after_help = format!("{FIRST_STEPS}\n{EXIT_CODES}"),
+    max_term_width = 100
+)]
 struct CommandLine {
     #[command(subcommand)]
     command: Subcommands,
@@ -68,7 +90,9 @@ struct CommandLine {
         global = true,
         value_name = "FILTER",
         env = "EXECGATE_LOG",
-        default_value = "warn"
+        default_value = LOG,
+        value_parser = logging::check_filter,
+        help_heading = "Log"
     )]
     log: String,
 
@@ -78,7 +102,8 @@ struct CommandLine {
         global = true,
         value_name = "FORMAT",
         env = "EXECGATE_LOG_FORMAT",
-        default_value = "text"
+        default_value = "text",
+        help_heading = "Log"
     )]
     log_format: LogFormat,
 }
@@ -107,6 +132,11 @@ enum Subcommands {
     Token(token::TokenArgs),
     /// Say what is missing on this machine, and how to get it
     Doctor(doctor::DoctorArguments),
+    /// Write what a shell needs to complete command lines
+    Completions(manual::CompletionsArguments),
+    /// Write the man pages of both programs
+    #[command(hide = true)]
+    Manual(manual::ManualArguments),
 }
 
 /// How results are written.
@@ -114,7 +144,7 @@ enum Subcommands {
 enum OutputForm {
     /// For people.
     Text,
-    /// For programs.
+    /// For programs: an object, or for a list one a line.
     Json,
 }
 
@@ -190,6 +220,7 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
     let command_line = match CommandLine::try_parse_from(&startup.arguments) {
         Ok(command_line) => command_line,
         Err(error) => {
+            let error = with_tip(error, &startup.arguments);
             let _ = error.print();
             return Ok(if error.use_stderr() { USAGE } else { SUCCESS });
         }
@@ -203,8 +234,10 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
     };
     let signals = SignalWatch::new(startup.acting(signals))
         .map_err(|error| Failure::saying(format!("cannot wait for signals: {error}")))?;
-    let _writer = logging::start(&command_line.log, command_line.log_format)
-        .map_err(|error| Failure::new(&error).hint("try --log warn or --log execgate=debug"))?;
+    // A variable that is set to nothing isn't a choice.
+    let log = Some(command_line.log.as_str()).filter(|log| !log.is_empty());
+    let _writer = logging::start(log.unwrap_or(LOG), command_line.log_format)
+        .map_err(|error| Failure::new(&error).exiting(USAGE))?;
     match command_line.command {
         Subcommands::Exec(arguments) => exec::exec(&arguments, startup, signals),
         Subcommands::Shell(arguments) => exec::shell(arguments, startup, signals),
@@ -223,5 +256,35 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
             Err(error) => Err(Failure::new(&error).exiting(1)),
         },
         Subcommands::Doctor(arguments) => doctor::doctor(&arguments),
+        Subcommands::Completions(arguments) => manual::completions(&arguments),
+        Subcommands::Manual(arguments) => manual::manual(&arguments),
     }
+}
+
+/// Says where a command belongs that stands among the options.
+fn with_tip(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
+    let is = |word: &OsString, names: &[&str]| names.iter().any(|name| word == name);
+    let Some(ContextValue::String(stray)) = error.get(ContextKind::InvalidArg) else {
+        return error;
+    };
+    let subcommand = arguments
+        .iter()
+        .find(|word| is(word, &["exec", "shell", "check"]));
+    let has_separator = arguments.iter().any(|word| is(word, &["--"]));
+    let begins = arguments.iter().position(|word| is(word, &[stray]));
+    let (Some(subcommand), Some(begins)) = (subcommand, begins) else {
+        return error;
+    };
+    if error.kind() != ErrorKind::UnknownArgument || has_separator || stray.starts_with('-') {
+        return error;
+    }
+    let words = arguments.iter().skip(begins).map(|word| word.as_bytes());
+    let tip = format!(
+        "a command stands behind `--`: execgate {} ... -- {}",
+        subcommand.display(),
+        text::command_line(words, 1_000)
+    );
+    let tips = ContextValue::StyledStrs(vec![tip.into()]);
+    error.insert(ContextKind::Suggested, tips);
+    error
 }

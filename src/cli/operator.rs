@@ -8,6 +8,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
 use super::Failure;
+use super::remedy::Role;
 use super::service::ServiceOptions;
 use crate::link::ServiceCaller;
 
@@ -34,11 +35,7 @@ pub(super) struct Operator {
 impl Operator {
     /// Makes no connection yet.
     pub(super) fn new(options: &ServiceOptions) -> Result<Self, Failure> {
-        let caller = options.caller()?.ok_or_else(|| {
-            Failure::saying("no policy service is named".to_owned())
-                .exiting(SENSELESS)
-                .hint("give --service URL, or set EXECGATE_SERVICE")
-        })?;
+        let caller = options.needed_caller()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -67,7 +64,8 @@ impl Operator {
                     "the policy service doesn't answer within {} s",
                     PATIENCE.as_secs()
                 ))
-                .exiting(REFUSED)),
+                .exiting(REFUSED)
+                .hint(Role::Operator.service())),
             }
         })
     }
@@ -77,28 +75,34 @@ impl Operator {
     }
 
     pub(super) fn failure(&self, status: Status) -> Failure {
-        // One of the connection has a cause here; what a service says comes without.
-        let is_unreachable = std::error::Error::source(&status).is_some();
         let words = self.caller.describe(status.clone());
+        let hint = Role::Operator.after(&self.caller, &status);
         let status = self.caller.explain(status);
-        let failure = Failure::saying(match status.code() {
+        let mut failure = Failure::saying(match status.code() {
             Code::NotFound | Code::InvalidArgument => status.message().to_owned(),
             _ => format!("the policy service: {words}"),
         });
-        match status.code() {
-            Code::NotFound => failure.exiting(UNKNOWN),
-            Code::InvalidArgument => failure.exiting(SENSELESS),
-            Code::Unimplemented => failure
-                .exiting(REFUSED)
-                .hint("start execgate-policyd with --operators FILE"),
-            Code::Unauthenticated | Code::PermissionDenied => failure.exiting(REFUSED).hint(
-                "operators' tokens are in the file that execgate-policyd has as --operators; \
-                 `execgate token NAME` makes one",
-            ),
-            Code::Unavailable => failure.exiting(REFUSED),
-            _ if is_unreachable => failure.exiting(REFUSED),
-            _ => failure.exiting(FAILED),
-        }
+        failure.hint = hint;
+        failure.exiting(match status.code() {
+            Code::NotFound => UNKNOWN,
+            Code::InvalidArgument => SENSELESS,
+            _ => code_of(&status),
+        })
+    }
+}
+
+/// The exit code of a command whose call ended so.
+pub(super) fn code_of(status: &Status) -> c_int {
+    // An error of the connection has a cause here; what a service says comes without.
+    let is_unreachable = std::error::Error::source(status).is_some();
+    match status.code() {
+        Code::Unimplemented
+        | Code::Unauthenticated
+        | Code::PermissionDenied
+        | Code::DeadlineExceeded
+        | Code::Unavailable => REFUSED,
+        _ if is_unreachable => REFUSED,
+        _ => FAILED,
     }
 }
 

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Failure;
-use crate::link::{CertificateFiles, Endpoint, LinkCredentials, Plaintext, PrepareError};
+use crate::link::{CertificateFiles, Endpoint, LinkCredentials, Plaintext};
 
 /// Variables that begin so are the gate's own, or an auditor's, and no session's.
 pub(super) const GATES_OWN: [&str; 2] = ["EXECGATE_POLICY_", "EXECGATE_SERVICE"];
 
 /// Where a policy service is, what the gate shows it, and asks of it.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Policy service")]
 pub(super) struct PolicyOptions {
     /// Where the policy service is: http://HOST:PORT, https://HOST:PORT or unix:/PATH. May be repeated, or
     /// a list with commas: the first is preferred, the others are tried in order where it can't be reached
@@ -128,15 +129,5 @@ impl Shown<'_> {
                 Plaintext::OnLoopback
             },
         }
-    }
-}
-
-/// Why a policy service can't be called at all.
-pub(super) fn unprepared(error: &PrepareError) -> Failure {
-    let failure = Failure::new(error);
-    if error.is_exposed() {
-        failure.hint("use https://, or --insecure-policy if nobody can stand between")
-    } else {
-        failure
     }
 }

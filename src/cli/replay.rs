@@ -23,7 +23,11 @@ pub(super) struct ReplayArguments {
 }
 
 fn failed(error: &ReplayError) -> Failure {
-    Failure::new(error).exiting(error.exit_code().into())
+    let mut failure = Failure::new(error).exiting(error.exit_code().into());
+    if let ReplayError::Record(error) = error {
+        failure.hint = error.hint().map(str::to_owned);
+    }
+    failure
 }
 
 /// Works with the record that a service has, where one is named, and else with what the command line says.

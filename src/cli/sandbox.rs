@@ -18,6 +18,7 @@ use crate::sys::random;
 
 /// Which sandbox a session is in, and what that allows.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Sandbox")]
 pub(super) struct SandboxArguments {
     /// Which sandbox the shell and its commands are in: landlock, bubblewrap, none, or command:TEMPLATE, a
     /// command line of your own. Its words are separated by spaces, with no quotes; {command} is the last,

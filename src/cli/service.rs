@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::policy::{Shown, unprepared};
+use super::policy::Shown;
+use super::remedy::Role;
 use super::{Failure, output};
 use crate::link::{Endpoint, ServiceCaller};
 
 /// Where a policy service is, and what an operator or auditor shows it. A gate's credentials are others.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Policy service")]
 pub(super) struct ServiceOptions {
     /// Policy service to ask: http://HOST:PORT, https://HOST:PORT or unix:/PATH
     #[arg(long, value_name = "URL", env = "EXECGATE_SERVICE")]
@@ -98,8 +100,20 @@ impl ServiceOptions {
             is_insecure: self.insecure_service,
         };
         let caller = endpoint.caller(&shown.credentials());
-        let caller = caller.map_err(|error| unprepared(&error).exiting(super::USAGE))?;
+        let caller = caller.map_err(|error| {
+            let failure = Role::Operator.unprepared(&error);
+            failure.exiting(super::USAGE)
+        })?;
         output::survive_connections();
         Ok(Some(caller))
+    }
+
+    /// What calls the service that has to be named.
+    pub(super) fn needed_caller(&self) -> Result<ServiceCaller, Failure> {
+        self.caller()?.ok_or_else(|| {
+            Failure::saying("no policy service is named")
+                .exiting(super::USAGE)
+                .hint("give --service URL, or set EXECGATE_SERVICE")
+        })
     }
 }

@@ -47,17 +47,14 @@ enum Command {
 #[derive(Debug, Args)]
 struct ListArguments {
     #[command(flatten)]
-    service: ServiceOptions,
+    output: OutputOption,
 
     #[command(flatten)]
-    output: OutputOption,
+    service: ServiceOptions,
 }
 
 #[derive(Debug, Args)]
 struct TerminateArguments {
-    #[command(flatten)]
-    service: ServiceOptions,
-
     /// Its id, or the beginning of one that is connected: 4 characters at least
     #[arg(value_name = "SESSION")]
     session: String,
@@ -68,6 +65,9 @@ struct TerminateArguments {
 
     #[command(flatten)]
     output: OutputOption,
+
+    #[command(flatten)]
+    service: ServiceOptions,
 }
 
 /// Runs `sessions`.

@@ -11,6 +11,8 @@ use tokio::io::Interest;
 use tonic::{Code, Status};
 
 use super::audit::{client, runtime};
+use super::operator::{code_of, unwritten};
+use super::remedy::Role;
 use super::service::ServiceOptions;
 use super::{Failure, SUCCESS};
 use crate::link::ServiceCaller;
@@ -40,8 +42,9 @@ Examples:
 
 Exit codes:
   0  standard output was closed
-  1  the service can't be reached, or refuses
+  1  the service failed, or a line couldn't be written
   2  the command line is wrong
+  5  the service can't be reached, or doesn't take the credential
 ";
 
 /// The command line of `watch`.
@@ -88,11 +91,7 @@ enum End {
 }
 
 pub(super) fn watch(arguments: &WatchArguments) -> Result<c_int, Failure> {
-    let caller = arguments.service.caller()?.ok_or_else(|| {
-        Failure::saying("no policy service is named")
-            .hint("--service URL, or EXECGATE_SERVICE")
-            .exiting(super::USAGE)
-    })?;
+    let caller = arguments.service.needed_caller()?;
     let mut watcher = Watcher {
         arguments,
         caller,
@@ -112,7 +111,7 @@ pub(super) fn watch(arguments: &WatchArguments) -> Result<c_int, Failure> {
     };
     match runtime()?.block_on(watching) {
         End::Closed => Ok(SUCCESS),
-        End::Failed(failure) => Err(failure.exiting(1)),
+        End::Failed(failure) => Err(failure),
     }
 }
 
@@ -147,9 +146,12 @@ impl Watcher<'_> {
         let mut pause = FIRST_PAUSE;
         loop {
             let before = self.start;
-            let status = match self.follow().await {
+            let (hint, status) = match self.follow().await {
                 Ok(end) => return end,
-                Err(status) => self.caller.explain(status),
+                Err(status) => (
+                    Role::Auditor.after(&self.caller, &status),
+                    self.caller.explain(status),
+                ),
             };
             let may_pass = matches!(
                 status.code(),
@@ -161,9 +163,12 @@ impl Watcher<'_> {
                     | Code::ResourceExhausted
                     | Code::Aborted
             );
+            let code = code_of(&status);
             let text = self.caller.describe(status);
             if !(self.has_begun && may_pass) {
-                return End::Failed(Failure::saying(format!("watching {text}")));
+                let mut failure = Failure::saying(format!("watching {text}")).exiting(code);
+                failure.hint = hint;
+                return End::Failed(failure);
             }
             if before != self.start {
                 pause = FIRST_PAUSE;
@@ -199,7 +204,7 @@ impl Watcher<'_> {
             if let Err(error) = self.write(response) {
                 return Ok(match error.kind() {
                     io::ErrorKind::BrokenPipe => End::Closed,
-                    _ => End::Failed(Failure::saying(format!("writing: {error}"))),
+                    _ => End::Failed(unwritten(&error)),
                 });
             }
             self.start = Some(watch_request::Start::AfterPosition(position));

@@ -7,12 +7,12 @@ use super::credentials::LinkCredentials;
 use super::dialer::Dialer;
 use super::driver::describe;
 use super::endpoint::{Endpoint, Pings, PrepareError};
+use super::obstacle::Obstacle;
 
 /// Calls a service for somebody who isn't a gate: an operator, an auditor.
 #[derive(Debug)]
 pub struct ServiceCaller {
     dialer: Dialer,
-    name: String,
 }
 
 impl Endpoint {
@@ -24,7 +24,6 @@ impl Endpoint {
     pub fn caller(&self, credentials: &LinkCredentials) -> Result<ServiceCaller, PrepareError> {
         Ok(ServiceCaller {
             dialer: Dialer::new(self, credentials, Pings::Seldom)?,
-            name: self.to_string(),
         })
     }
 }
@@ -58,8 +57,14 @@ impl ServiceCaller {
         self.dialer.explain(status)
     }
 
-    /// The same, in words, and which service it was.
+    /// What has to be changed for such a call, where the connection knows it.
+    pub fn obstacle(&self, status: &Status) -> Option<Obstacle> {
+        self.dialer.obstacle(status)
+    }
+
+    /// What became of it, in words, and which service it was.
     pub fn describe(&self, status: Status) -> String {
-        format!("{}: {}", self.name, describe(&self.dialer.explain(status)))
+        let words = describe(&self.dialer.explain(status));
+        format!("{}: {words}", self.dialer.endpoint())
     }
 }

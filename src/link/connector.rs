@@ -18,6 +18,7 @@ use tonic::codegen::http::Uri;
 
 use super::credentials::{CredentialFiles, Plaintext};
 use super::endpoint::Place;
+use super::obstacle::Obstacle;
 use crate::sys::host;
 use crate::transport::{self, CredentialError, Stream};
 
@@ -48,15 +49,41 @@ pub(super) enum ConnectError {
     Broken(io::Error),
     /// What stays so until somebody changes it.
     #[error("{0}")]
-    Refused(String),
+    Refused(Objection),
     #[error("{0}")]
     Credentials(#[from] CredentialError),
 }
 
 impl ConnectError {
-    /// Whether trying again soon is useless.
-    pub(super) fn is_lasting(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::Credentials(_))
+    /// Why trying again soon is useless, where it is.
+    pub(super) fn objection(&self) -> Option<Objection> {
+        match self {
+            Self::Refused(objection) => Some(objection.clone()),
+            Self::Credentials(error) => Some(Objection::new(Obstacle::Files, error.to_string())),
+            _ => None,
+        }
+    }
+}
+
+/// Why one end doesn't take the other, in words, and what that is where it is known.
+#[derive(Debug, Clone)]
+pub(super) struct Objection {
+    pub(super) obstacle: Option<Obstacle>,
+    words: String,
+}
+
+impl Objection {
+    fn new(obstacle: impl Into<Option<Obstacle>>, words: impl Into<String>) -> Self {
+        Self {
+            obstacle: obstacle.into(),
+            words: words.into(),
+        }
+    }
+}
+
+impl std::fmt::Display for Objection {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.words)
     }
 }
 
@@ -71,18 +98,18 @@ pub(super) struct Connector {
 /// What the service's side of the latest connection said about why it doesn't take it, below HTTP/2:
 /// TLS tells a gate after the handshake that its certificate isn't wanted.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Refusal(Arc<Mutex<Option<String>>>);
+pub(super) struct Refusal(Arc<Mutex<Option<Objection>>>);
 
 impl Refusal {
-    pub(super) fn get(&self) -> Option<String> {
+    pub(super) fn get(&self) -> Option<Objection> {
         self.lock().clone()
     }
 
-    fn set(&self, reason: Option<String>) {
-        *self.lock() = reason;
+    fn set(&self, objection: Option<Objection>) {
+        *self.lock() = objection;
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Objection>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -96,7 +123,7 @@ impl Connector {
         }
     }
 
-    pub(super) fn refusal(&self) -> Option<String> {
+    pub(super) fn refusal(&self) -> Option<Objection> {
         self.refusal.get()
     }
 
@@ -120,7 +147,8 @@ impl Connector {
                     && !stream.peer_addr().is_ok_and(|peer| peer.ip().is_loopback());
                 // A name that is usually this host's may lead elsewhere.
                 if is_exposed {
-                    return Err(ConnectError::Refused(PLAINTEXT_ELSEWHERE.to_owned()));
+                    let objection = Objection::new(Obstacle::Plaintext, PLAINTEXT_ELSEWHERE);
+                    return Err(ConnectError::Refused(objection));
                 }
                 Ok(Stream::Tcp(stream))
             }
@@ -130,8 +158,12 @@ impl Connector {
                     .await
                     .map_err(|error| ConnectError::Broken(io::Error::other(error)))??;
                 let host = uri.host().unwrap_or_default();
-                let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
-                    .map_err(|error| ConnectError::Refused(format!("{host:?}: {error}")))?;
+                let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(
+                    |error| {
+                        let words = format!("{host:?}: {error}");
+                        ConnectError::Refused(Objection::new(None, words))
+                    },
+                )?;
                 let stream = tcp(uri).await?;
                 let shaken = TlsConnector::from(config).connect(name, stream).await;
                 let stream = shaken.map_err(handshake_failure)?;
@@ -150,10 +182,14 @@ impl Connector {
         let is_trusted =
             user == 0 || user == host::user().id || self.files.named().service_uids.contains(&user);
         if !is_trusted {
-            return Err(ConnectError::Refused(format!(
-                "{} is a socket of the user {user}, which isn't trusted with verdicts: only root, the \
-                 gate's own user and those it is told of are",
+            let words = format!(
+                "{} is a socket of the user {user}, which isn't trusted: only root, one's own user and \
+                 those that are named are",
                 path.display()
+            );
+            return Err(ConnectError::Refused(Objection::new(
+                Obstacle::StrangeUser,
+                words,
             )));
         }
         Ok(stream)
@@ -185,54 +221,66 @@ fn handshake_failure(error: io::Error) -> ConnectError {
     let cause = error
         .get_ref()
         .and_then(|error| error.downcast_ref::<Error>());
-    let text = match cause {
+    let objection = match cause {
         Some(Error::InvalidCertificate(invalid)) => match invalid {
-            Invalid::UnknownIssuer => {
-                "no CA that the gate trusts has signed the service's certificate".to_owned()
-            }
-            Invalid::Expired | Invalid::ExpiredContext { .. } => {
-                format!("the service's certificate has expired ({invalid})")
-            }
-            Invalid::NotValidYet | Invalid::NotValidYetContext { .. } => {
-                format!("the service's certificate isn't valid yet ({invalid})")
-            }
-            Invalid::NotValidForName | Invalid::NotValidForNameContext { .. } => {
-                format!("the service's certificate is another host's ({invalid})")
-            }
-            other => format!("the service's certificate is refused: {other}"),
+            Invalid::UnknownIssuer => Objection::new(
+                Obstacle::UntrustedService,
+                "no CA that is trusted here has signed the service's certificate",
+            ),
+            Invalid::Expired | Invalid::ExpiredContext { .. } => Objection::new(
+                Obstacle::ServiceCertificateTime,
+                format!("the service's certificate has expired ({invalid})"),
+            ),
+            Invalid::NotValidYet | Invalid::NotValidYetContext { .. } => Objection::new(
+                Obstacle::ServiceCertificateTime,
+                format!("the service's certificate isn't valid yet ({invalid})"),
+            ),
+            Invalid::NotValidForName | Invalid::NotValidForNameContext { .. } => Objection::new(
+                Obstacle::AnotherHost,
+                format!("the service's certificate is another host's ({invalid})"),
+            ),
+            other => Objection::new(
+                Obstacle::UntrustedService,
+                format!("the service's certificate is refused: {other}"),
+            ),
         },
-        Some(Error::InvalidMessage(_)) => {
-            "the service speaks no TLS there: https:// can't be used".to_owned()
-        }
+        Some(Error::InvalidMessage(_)) => Objection::new(
+            Obstacle::NoTls,
+            "the service speaks no TLS there: https:// can't be used",
+        ),
         Some(Error::AlertReceived(alert)) => refused_by_alert(*alert),
-        Some(Error::NoApplicationProtocol) => "what is there speaks TLS, but not HTTP/2".to_owned(),
-        Some(other) => format!("the TLS handshake failed: {other}"),
+        Some(Error::NoApplicationProtocol) => {
+            Objection::new(None, "what is there speaks TLS, but not HTTP/2")
+        }
+        Some(other) => Objection::new(None, format!("the TLS handshake failed: {other}")),
         None => return ConnectError::Broken(error),
     };
-    ConnectError::Refused(text)
+    ConnectError::Refused(objection)
 }
 
-fn refused_by_alert(alert: AlertDescription) -> String {
+fn refused_by_alert(alert: AlertDescription) -> Objection {
     use AlertDescription as Alert;
     match alert {
-        Alert::CertificateRequired => {
-            "the service asks for a certificate, and the gate shows none".to_owned()
-        }
-        Alert::CertificateExpired => {
-            "the service refuses the gate's certificate: it has expired, or isn't valid yet"
-                .to_owned()
-        }
-        Alert::UnknownCA | Alert::DecryptError => {
-            "the service refuses the gate's certificate: no CA that it trusts has signed it"
-                .to_owned()
-        }
+        Alert::CertificateRequired => Objection::new(
+            Obstacle::NoCertificate,
+            "the service asks for a certificate, and none is shown",
+        ),
+        Alert::CertificateExpired => Objection::new(
+            Obstacle::CertificateTime,
+            "the service refuses the certificate that it is shown: it has expired, or isn't valid yet",
+        ),
+        Alert::UnknownCA | Alert::DecryptError => Objection::new(
+            Obstacle::CertificateRefused,
+            "the service refuses the certificate that it is shown: no CA that it trusts has signed it",
+        ),
         Alert::BadCertificate
         | Alert::UnsupportedCertificate
         | Alert::CertificateUnknown
-        | Alert::CertificateRevoked => {
-            format!("the service refuses the gate's certificate ({alert:?})")
-        }
-        other => format!("the service refuses TLS with this gate ({other:?})"),
+        | Alert::CertificateRevoked => Objection::new(
+            Obstacle::CertificateRefused,
+            format!("the service refuses the certificate that it is shown ({alert:?})"),
+        ),
+        other => Objection::new(None, format!("the service refuses TLS ({other:?})")),
     }
 }
 
@@ -281,8 +329,9 @@ impl AsyncRead for Connection {
                 if let Stream::Tcp(_) = this.stream
                     && first.is_some_and(|byte| TLS_RECORDS.contains(byte))
                 {
-                    let reason = "the service speaks TLS there: use https://";
-                    this.refusal.set(Some(reason.to_owned()));
+                    let words = "the service speaks TLS there: use https://";
+                    let objection = Objection::new(Obstacle::OnlyTls, words);
+                    this.refusal.set(Some(objection));
                 }
             }
             _ => {}

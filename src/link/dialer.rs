@@ -7,9 +7,10 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 
-use super::connector::{ConnectError, Connector};
+use super::connector::{ConnectError, Connector, Objection};
 use super::credentials::{CredentialFiles, LinkCredentials};
 use super::endpoint::{Endpoint, Pings, PrepareError};
+use super::obstacle::Obstacle;
 
 /// Calls that are cut this close together were on one connection.
 const ONE_CUT: Duration = Duration::from_secs(5);
@@ -86,23 +87,35 @@ impl Dialer {
     /// Says of a call that failed why, where the connection knows it better; and that trying again soon
     /// is useless, where it is.
     pub(super) fn explain(&self, status: Status) -> Status {
-        let mut source = status.source();
-        if source.is_none() {
-            // The service's own word.
-            return status;
+        match self.objection(&status) {
+            Some(objection) => Status::unauthenticated(objection.to_string()),
+            None => status,
         }
+    }
+
+    /// What has to be changed for such a call, where the connection knows it. To be asked before
+    /// [`explain`](Self::explain).
+    pub(super) fn obstacle(&self, status: &Status) -> Option<Obstacle> {
+        self.objection(status)?.obstacle
+    }
+
+    fn objection(&self, status: &Status) -> Option<Objection> {
+        // Without a source it is the service's own word.
+        let mut source = Some(status.source()?);
         while let Some(error) = source {
             if let Some(error) = error.downcast_ref::<ConnectError>()
-                && error.is_lasting()
+                && let Some(objection) = error.objection()
             {
-                return Status::unauthenticated(error.to_string());
+                return Some(objection);
             }
             source = error.source();
         }
-        match self.connector.refusal() {
-            Some(reason) => Status::unauthenticated(reason),
-            None => status,
-        }
+        self.connector.refusal()
+    }
+
+    /// What it calls, as it is named.
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     /// Between pings while nothing else is heard.

@@ -78,7 +78,7 @@ async fn call_again_and_again(shared: &Arc<Shared>, route: &Route) {
         }
 
         let now = Instant::now();
-        let cause = describe(&status);
+        let cause = format!("{}: {}", dialer.endpoint(), describe(&status));
         let quiet = now.saturating_duration_since(heard.unwrap_or(begun));
         if cause.contains("too_many_pings") {
             dialer.ping_seldom();

@@ -8,6 +8,7 @@ use tonic::codegen::http::Uri;
 
 use super::connector::{Connector, PLAINTEXT_ELSEWHERE};
 use super::credentials::{CredentialFiles, LinkCredentials, Plaintext, Tls};
+use super::obstacle::Obstacle;
 use crate::transport::CredentialError;
 
 /// Longest path that a Unix socket address takes (`sun_path` of unix(7), less its NUL).
@@ -63,7 +64,7 @@ pub enum EndpointError {
     #[error("{0:?} has no port: gRPC over http has no port of its own, write http://HOST:PORT")]
     NoPort(String),
     /// Something stands behind the port.
-    #[error("{0:?} has something behind the port: the service's path is fixed")]
+    #[error("something stands behind {0:?}: leave it out, the service's path is fixed")]
     Path(String),
     /// It holds a user name or password.
     #[error("the endpoint holds a user name or password, which gRPC doesn't use")]
@@ -93,10 +94,13 @@ enum PrepareCause {
 }
 
 impl PrepareError {
-    /// Whether the endpoint would be spoken to in the clear, on another host.
+    /// What has to be changed.
     #[must_use]
-    pub fn is_exposed(&self) -> bool {
-        matches!(*self.source, PrepareCause::Exposed)
+    pub fn obstacle(&self) -> Obstacle {
+        match *self.source {
+            PrepareCause::Exposed => Obstacle::Plaintext,
+            PrepareCause::Credentials(_) => Obstacle::Files,
+        }
     }
 }
 
@@ -181,6 +185,10 @@ impl FromStr for Endpoint {
     type Err = EndpointError;
 
     fn from_str(text: &str) -> Result<Self, EndpointError> {
+        // Before anything is shown of it: a password belongs in no message.
+        if !text.starts_with("unix:") && text.contains('@') {
+            return Err(EndpointError::Credentials);
+        }
         let Some((scheme, rest)) = text.split_once(':') else {
             return Err(EndpointError::NoScheme(text.to_owned()));
         };
@@ -212,9 +220,6 @@ fn web_address(text: &str) -> Result<Uri, EndpointError> {
     let authority = uri
         .authority()
         .ok_or_else(|| malformed("it has no host".to_owned()))?;
-    if authority.as_str().contains('@') {
-        return Err(EndpointError::Credentials);
-    }
     if authority.host().is_empty() {
         return Err(malformed("it has no host".to_owned()));
     }
@@ -223,7 +228,9 @@ fn web_address(text: &str) -> Result<Uri, EndpointError> {
         return Err(malformed("its port is no number up to 65535".to_owned()));
     }
     if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-        return Err(EndpointError::Path(text.to_owned()));
+        // Not what stands there: it may be a secret.
+        let scheme = uri.scheme_str().unwrap_or_default();
+        return Err(EndpointError::Path(format!("{scheme}://{authority}")));
     }
     Ok(uri)
 }
@@ -312,10 +319,18 @@ mod tests {
         assert!(matches!(error("unix:"), Error::RelativeSocketPath(_)));
         let long = format!("unix:/{}", "a".repeat(107));
         assert_eq!(error(&long), Error::SocketPathTooLong(108));
-        assert!(
-            !error("http://me:secret@host:1")
-                .to_string()
-                .contains("secret")
-        );
+        for text in [
+            "http://me:secret@host:1",
+            "http://me:sec ret@host:1",
+            "http://me:secret@host:99999",
+            "http://me:secret@",
+            "me:secret@host:1",
+            "grpc://me:secret@host:1",
+            "http://host:1/secret",
+            "http://host:1?token=secret",
+        ] {
+            let error = error(text).to_string();
+            assert!(!error.contains("sec"), "{text}: {error}");
+        }
     }
 }

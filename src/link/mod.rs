@@ -44,6 +44,7 @@ mod endpoint;
 pub(crate) mod fuzzing;
 mod load;
 mod log;
+mod obstacle;
 mod options;
 mod outage;
 mod outgoing;
@@ -65,7 +66,9 @@ pub use credentials::{CertificateFiles, LinkCredentials, Plaintext};
 pub use disclosure::{Disclosure, PatternError, REDACTED};
 pub use endpoint::{Endpoint, EndpointError, PrepareError};
 pub use load::LinkLoad;
+pub use obstacle::Obstacle;
 pub use options::{Audit, GateDescription, LinkOptions, OnUnavailable, UserDescription};
+pub use probe::ProbeError;
 pub use session::PersonWait;
 
 use crate::journal::JournalLoad;

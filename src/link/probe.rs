@@ -8,20 +8,44 @@ use super::credentials::LinkCredentials;
 use super::dialer::Dialer;
 use super::driver::describe;
 use super::endpoint::{Endpoint, Pings};
+use super::obstacle::Obstacle;
+
+/// Why a service doesn't take calls.
+#[derive(Debug, thiserror::Error)]
+#[error("{words}")]
+pub struct ProbeError {
+    words: String,
+    /// What has to be changed, where that is known.
+    pub obstacle: Option<Obstacle>,
+    /// The service was reached, and refuses whoever calls by what is shown.
+    pub is_refused: bool,
+}
+
+impl ProbeError {
+    fn saying(words: String) -> Self {
+        Self {
+            words,
+            obstacle: None,
+            is_refused: false,
+        }
+    }
+}
 
 impl Endpoint {
     /// Tries whether a gRPC service there takes calls of a gate with these credentials, `within` at
     /// most.
     ///
     /// # Errors
-    /// Why not, in words, innermost cause last.
+    /// Why not.
     pub async fn probe(
         &self,
         credentials: &LinkCredentials,
         within: Duration,
-    ) -> Result<(), String> {
-        let dialer =
-            Dialer::new(self, credentials, Pings::Often).map_err(|error| error.to_string())?;
+    ) -> Result<(), ProbeError> {
+        let dialer = Dialer::new(self, credentials, Pings::Often).map_err(|error| ProbeError {
+            obstacle: Some(error.obstacle()),
+            ..ProbeError::saying(error.to_string())
+        })?;
         let call = async {
             let mut request = Request::new(HealthCheckRequest::default());
             dialer.authorize(request.metadata_mut()).await?;
@@ -29,13 +53,29 @@ impl Endpoint {
         };
         let called = tokio::time::timeout(within, call);
         match called.await {
-            Err(_) => Err(format!("no answer within {} s", within.as_secs())),
+            Err(_) => {
+                let words = format!("no answer within {} s", within.as_secs());
+                Err(ProbeError::saying(words))
+            }
             Ok(Ok(_)) => Ok(()),
             // A service need not tell its health.
-            Ok(Err(status)) => match dialer.explain(status) {
-                status if matches!(status.code(), Code::Unimplemented | Code::NotFound) => Ok(()),
-                status => Err(describe(&status)),
-            },
+            Ok(Err(status)) => {
+                let obstacle = dialer.obstacle(&status);
+                match dialer.explain(status) {
+                    status if matches!(status.code(), Code::Unimplemented | Code::NotFound) => {
+                        Ok(())
+                    }
+                    status => Err(ProbeError {
+                        obstacle,
+                        is_refused: obstacle.is_none()
+                            && matches!(
+                                status.code(),
+                                Code::Unauthenticated | Code::PermissionDenied
+                            ),
+                        ..ProbeError::saying(describe(&status))
+                    }),
+                }
+            }
         }
     }
 }

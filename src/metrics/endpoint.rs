@@ -55,6 +55,17 @@ pub enum MetricsError {
 }
 
 impl MetricsEndpoint {
+    /// Reads an address as it stands on a command line.
+    ///
+    /// # Errors
+    /// What is to be written instead.
+    pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
+        text.parse().map_err(|_| {
+            "write ADDRESS:PORT with an address in numbers, such as 127.0.0.1:9464, and no http:// or path"
+                .to_owned()
+        })
+    }
+
     /// Listens.
     ///
     /// # Errors

@@ -204,21 +204,39 @@ impl Authentication {
 }
 
 /// What an operator's call needs that isn't one.
-pub(super) fn not_an_operator() -> Status {
-    Status::permission_denied(
-        "this takes an operator's token or certificate, which a gate's credential isn't (execgate-policyd --operators)",
-    )
+fn not_an_operator<T>(request: &Request<T>) -> Status {
+    let shown = if let Some(reader) = request.extensions().get::<Reader>() {
+        format!("{} may only read", reader.name)
+    } else {
+        shown_instead(request)
+    };
+    Status::permission_denied(format!(
+        "this takes an operator's token or certificate, and {shown}: `execgate token NAME --role operator` makes \
+         a token, and the line for the file of execgate-policyd --operators"
+    ))
+}
+
+/// Whose the credential of a call is that is neither an operator's nor an auditor's.
+fn shown_instead<T>(request: &Request<T>) -> String {
+    let caller = request.extensions().get::<Caller>();
+    match caller.filter(|caller| caller.gate != GateIdentity::anonymous()) {
+        Some(caller) => format!("{} is a gate", caller.gate),
+        None => "what was shown, if anything, is none that the policy service knows".to_owned(),
+    }
 }
 
 /// What a gate's call needs that isn't one.
 pub(super) fn not_a_gate() -> Status {
-    Status::permission_denied("this credential isn't a gate's: only gates have sessions")
+    Status::permission_denied(
+        "this credential isn't a gate's: only gates have sessions; `execgate token NAME` (--role gate) makes a gate's \
+         token, and the line for the file of execgate-policyd --tokens",
+    )
 }
 
 /// Who the operator is that makes a call.
 pub(super) fn operator<T>(request: &Request<T>) -> Result<OperatorCaller, Status> {
     let caller = request.extensions().get::<OperatorCaller>();
-    caller.cloned().ok_or_else(not_an_operator)
+    caller.cloned().ok_or_else(|| not_an_operator(request))
 }
 
 /// Who it is that reads what is on record.
@@ -229,10 +247,11 @@ pub(super) fn reader<T>(request: &Request<T>) -> Result<Reader, Status> {
             let caller = gate.map_or("?", GateIdentity::as_str);
             tracing::warn!(caller, held_back, "refused to show the record to who isn't an auditor");
         }
-        Status::permission_denied(
-            "the record is for operators and auditors: show such a token (execgate-policyd --operators), or a \
-             credential that the policy service knows as an auditor's (--auditor)",
-        )
+        Status::permission_denied(format!(
+            "the record is for operators and auditors, and {}: `execgate token NAME --role auditor` makes a token, \
+             and the line for the file of execgate-policyd --operators; its --auditor names certificates and users",
+            shown_instead(request)
+        ))
     })
 }
 

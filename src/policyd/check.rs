@@ -137,6 +137,17 @@ pub enum CheckError {
         /// The command, fit to show.
         name: String,
     },
+    /// The command is one word that holds several.
+    #[error(
+        "looking up {name}: there is no such program, and the words of a command are given one by one: \
+         execgate check ... -- {words}; the command strings of `execgate exec` are for a shell"
+    )]
+    OneString {
+        /// The command, fit to show.
+        name: String,
+        /// The same, as it may have been meant.
+        words: String,
+    },
     /// A variable that the rules don't ask for.
     #[error(
         "--environment {name}: the rules don't ask for it, so that no gate would send it; \
@@ -167,6 +178,7 @@ impl CheckError {
         match self {
             Self::Rules(_)
             | Self::NotFound { .. }
+            | Self::OneString { .. }
             | Self::NotRequested { .. }
             | Self::Workdir { .. } => 2,
             Self::Write { .. } => 1,
@@ -216,7 +228,17 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<CheckAnswer, CheckEr
     }
     .map_err(|source| CheckError::Workdir { source })?;
     let program = args.command.first().map_or(OsStr::new(""), |word| word);
-    let file = resolve(program, &workdir, std::env::var_os("PATH").as_deref())?;
+    let found = resolve(program, &workdir, std::env::var_os("PATH").as_deref());
+    if let [only] = &args.command[..]
+        && !found.as_ref().is_ok_and(|file| file.exists())
+        && let Some(words) = several_words(only)
+    {
+        return Err(CheckError::OneString {
+            name: text::quoted(only.as_bytes()),
+            words,
+        });
+    }
+    let file = found?;
     let session = SessionFacts {
         gate: args.gate.clone(),
         labels: args.labels.iter().cloned().collect::<BTreeMap<_, _>>(),
@@ -303,6 +325,13 @@ fn looked_at(file: &Path, workdir: &Path, user: u32) -> (v1::ExecutableInfo, v1:
             pb::protection(&protection)
         }),
     )
+}
+
+/// A command string as its words, where it has several.
+fn several_words(string: &OsStr) -> Option<String> {
+    let words = shlex::split(string.to_str()?)?;
+    let words = words.iter().map(String::as_bytes);
+    (words.len() > 1).then(|| text::command_line(words, 4_096))
 }
 
 /// The program that a shell would execute for a command word.

@@ -24,6 +24,7 @@ use tonic::transport::Server;
 
 use self::announcement::{Started, announce, tell_systemd};
 use self::console_door::ConsoleDoor;
+use self::error::listening;
 use self::persistence::Persistence;
 use self::services::Services;
 use self::sources::Sources;
@@ -62,11 +63,10 @@ const STOPPING_PATIENCE: Duration = Duration::from_secs(8);
 /// The program.
 pub fn main() -> ExitCode {
     let args = PolicydArgs::parse();
-    let outcome = logging::start(&args.log, args.log_format)
-        .map_err(|source| PolicydError::Log {
-            filter: args.log.clone(),
-            source,
-        })
+    // A variable that is set to nothing isn't a choice.
+    let log = Some(args.log.as_str()).filter(|log| !log.is_empty());
+    let outcome = logging::start(log.unwrap_or(args::LOG), args.log_format)
+        .map_err(PolicydError::from)
         .and_then(|_writer| run(&args, &mut std::io::stdout()));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -191,7 +191,8 @@ fn listen(
     } else {
         Doors::All
     };
-    let listening = listen::listen(&args.listen, sources.exposure(args), doors)?;
+    let listening = listen::listen(&args.listen, sources.exposure(args), doors)
+        .map_err(listening("--listen"))?;
     if args.insecure_listen {
         tracing::warn!(
             "--insecure-listen: commands and verdicts may cross the network in the clear, or for anyone"

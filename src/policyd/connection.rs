@@ -32,9 +32,11 @@ pub(super) enum Refusal {
     Silent,
     #[error("it was broken: {0}")]
     Broken(#[source] io::Error),
-    #[error("it speaks TLS, and this port doesn't: use http://, or give --tls-cert and --tls-key")]
+    #[error(
+        "it speaks TLS, and this port doesn't: it has to use http://, or this service --tls-cert and --tls-key"
+    )]
     TlsHere,
-    #[error("it speaks no TLS, and this port does: use https://")]
+    #[error("it speaks no TLS, and this port does: it has to use https://")]
     NoTlsHere,
     #[error("it doesn't speak HTTP/2")]
     NoHttp2,
@@ -45,12 +47,23 @@ pub(super) enum Refusal {
 /// What the handshake's failure means here.
 fn handshake_failure(error: &io::Error) -> String {
     use rustls::AlertDescription as Alert;
+    use rustls::CertificateError as Invalid;
     let cause = error
         .get_ref()
         .and_then(|error| error.downcast_ref::<rustls::Error>());
     match cause {
         Some(rustls::Error::NoCertificatesPresented) => {
-            "the gate shows no certificate, and one is required".to_owned()
+            "the gate shows no certificate, and one is required (its --policy-cert and --policy-key)"
+                .to_owned()
+        }
+        Some(rustls::Error::InvalidCertificate(
+            Invalid::Expired
+            | Invalid::ExpiredContext { .. }
+            | Invalid::NotValidYet
+            | Invalid::NotValidYetContext { .. },
+        )) => format!("the gate's certificate is refused: {error}; renew it, or set this clock"),
+        Some(rustls::Error::InvalidCertificate(Invalid::UnknownIssuer)) => {
+            format!("the gate's certificate is refused: {error}; --client-ca must hold the CA that signed it")
         }
         Some(rustls::Error::InvalidCertificate(_)) => {
             format!("the gate's certificate is refused: {error}")
@@ -60,7 +73,10 @@ fn handshake_failure(error: &io::Error) -> String {
             | Alert::BadCertificate
             | Alert::CertificateExpired
             | Alert::CertificateUnknown,
-        )) => format!("the gate refuses this service's certificate: {error}"),
+        )) => format!(
+            "the gate refuses this service's certificate: {error}; its --policy-ca (an operator's --service-ca) must \
+             hold the CA that signed --tls-cert, which must name this host and be in date"
+        ),
         _ => error.to_string(),
     }
 }

@@ -28,6 +28,13 @@ impl ListenAddress {
             }
             return Ok(Self::Unix(path.into()));
         }
+        if text.contains("://") {
+            return Err(
+                "write HOST:PORT alone, such as 127.0.0.1:50051, or unix:PATH: no http:// or https:// \
+                 (--tls-cert is what has it speak TLS)"
+                    .to_owned(),
+            );
+        }
         match text.rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
                 Ok(Self::Tcp(text.to_owned()))
@@ -104,7 +111,7 @@ pub enum ListenError {
         missing: Missing,
     },
     /// The address can't be bound.
-    #[error("listening at {address}: {source}")]
+    #[error("listening at {address}: {source}{}", advice(source))]
     Bind {
         /// The address.
         address: String,
@@ -123,6 +130,20 @@ pub enum ListenError {
         /// The path.
         path: PathBuf,
     },
+}
+
+/// What to do where an address can't be listened at, to stand behind the reason.
+pub(super) fn advice(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            "; another process listens there: end it, or give another port (0: any that is free)"
+        }
+        std::io::ErrorKind::AddrNotAvailable => "; give an address that this host has",
+        std::io::ErrorKind::PermissionDenied => {
+            "; give a port from 1024 on, or a directory of this user's"
+        }
+        _ => "",
+    }
 }
 
 /// Which users may open a Unix socket, before the service looks at who they are.

@@ -83,8 +83,17 @@ impl Webhook {
         secret: &Path,
         ca: Option<&PathBuf>,
     ) -> Result<Self, WebhookError> {
+        // A password belongs in no message, and what follows the host may be a secret too.
+        let shown = match url.split_once("://") {
+            Some((scheme, rest)) => {
+                let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+                let host = host.rsplit('@').next().unwrap_or_default();
+                format!("{scheme}://{host}")
+            }
+            None => "URL".to_owned(),
+        };
         let invalid = |reason: String| WebhookError::Url {
-            url: url.to_owned(),
+            url: shown.clone(),
             reason,
         };
         let uri: Uri = url

@@ -43,12 +43,12 @@ async fn what_can_not_be_asked_is_said_with_what_to_do() {
         (&["audit", "--service", "ftp://x"], 2, "ftp"),
         (
             &["audit", "--service", "http://127.0.0.1:1"],
-            1,
+            5,
             "127.0.0.1",
         ),
         (
             &["watch", "--service", "http://127.0.0.1:1"],
-            1,
+            5,
             "127.0.0.1",
         ),
         (
@@ -110,9 +110,16 @@ async fn what_can_not_be_asked_is_said_with_what_to_do() {
         .env("EXECGATE_SERVICE_TOKEN_FILE", place.path("gate"))
         .output()
         .expect("it runs");
-    assert_eq!(done.status.code(), Some(1));
+    assert_eq!(done.status.code(), Some(5));
     let errors = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert!(errors.contains("operators and auditors"), "{errors}");
+    for said in [
+        "operators and auditors, and token:",
+        "is a gate",
+        "--role auditor",
+        "--service-token-file",
+    ] {
+        assert!(errors.contains(said), "{errors}");
+    }
 }
 
 #[tokio::test]

@@ -243,7 +243,7 @@ fn what_a_decision_holds_for_is_said_by_the_page_and_nonsense_decides_nothing() 
             drop(running);
             browser.tell("go on");
         }
-        gate.exec(&format!("{waits} 5")).exits(0);
+        gate.exec(format!("{waits} 5")).exits(0);
         let running = gate.start("/usr/bin/printf marker-that-waits-too; echo status $?");
         browser.wait_for("refused\n");
         running.done().exits(0).prints("status 1\n");

@@ -38,6 +38,7 @@ fn every_command_says_what_it_does() {
         ),
         ("execgate token", EXECGATE, &["token"]),
         ("execgate doctor", EXECGATE, &["doctor"]),
+        ("execgate completions", EXECGATE, &["completions"]),
         ("execgate-policyd", policyd, &[]),
     ];
     let mut text = String::new();

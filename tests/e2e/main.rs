@@ -57,3 +57,4 @@ mod tree;
 mod verdicts;
 mod weak_gates;
 mod webhook;
+mod words;

@@ -28,7 +28,8 @@ fn a_service_that_is_not_there_denies_everything(shell: &Shell) {
         let gate = Gate::with_policy(shell, url).option(["--verdict-timeout", "500ms"]);
         let done = gate.exec("/bin/echo one; echo $?; echo builtins run; /bin/echo two");
         done.exits(1).prints("1\nbuiltins run\n");
-        done.says_times(2, "Execution denied: the policy service can't be reached: ");
+        let said = format!("Execution denied: the policy service can't be reached: {url}: ");
+        done.says_times(2, &said);
     }
 }
 

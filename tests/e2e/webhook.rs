@@ -138,7 +138,7 @@ fn receivers_that_redirect_talk_without_end_or_hang_cost_nobody_anything() {
         let (stream, _, body) = take_one(&listener);
         assert_eq!(event(&body), "approval.opened");
         let head = "HTTP/1.1 200 OK\r\ncontent-length: 10737418240\r\n\r\n";
-        send_without_end(stream, head, &[b'x'; 1 << 16]);
+        send_without_end(stream, head, &[b'x'; 1 << 13]);
 
         // Who is sent elsewhere doesn't go: what is told is for the receiver that the operator named.
         let (head, body) = serve_one(

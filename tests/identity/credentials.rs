@@ -92,7 +92,7 @@ async fn a_gate_without_a_good_certificate_is_refused_and_told_why() {
         for (certificate, gate_says, service_says) in [
             (
                 None,
-                "the service asks for a certificate, and the gate shows none",
+                "the service asks for a certificate, and none is shown",
                 "the gate shows no certificate",
             ),
             (
@@ -134,7 +134,7 @@ async fn a_service_without_a_good_certificate_is_told_nothing() {
         for (files, gate_says, service_says) in [
             (
                 other.issue(directory, "foreign", &here(), Validity::Now),
-                "no CA that the gate trusts has signed the service's certificate",
+                "no CA that is trusted here has signed the service's certificate",
                 "the gate refuses this service's certificate",
             ),
             (

@@ -43,7 +43,10 @@ async fn where_gates_have_certificates_operators_have_tokens_and_neither_is_the_
         let operator = place.secret("op.token", "op");
         let stranger = place.secret("x.token", "x");
         assert_eq!(list(&url, &ca.file, &operator).exits(0).output(), "none\n");
-        list(&url, &ca.file, &stranger).exits(5);
+        list(&url, &ca.file, &stranger)
+            .exits(5)
+            .says("hint: show an operator's token by --service-token-file")
+            .says("--role operator");
 
         let trusting = LinkCredentials {
             ca: Some(ca.file.clone()),
@@ -99,13 +102,16 @@ async fn an_operator_may_have_a_certificate_which_is_then_no_gates() {
             .prints("");
         call(&approvals, &eve)
             .exits(5)
-            .says("operator's token or certificate");
+            .says("operator's token or certificate")
+            .says("dns:eve.example may only read")
+            .says("--role operator");
         call(&["audit", "--output", "json"], &eve)
             .exits(0)
             .prints("");
         call(&approvals, &gate)
             .exits(5)
-            .says("operator's token or certificate");
+            .says("operator's token or certificate")
+            .says("dns:gate.example is a gate");
         assert!(!call(&approvals, &forged[0]).status.success());
 
         let credentials = |files: &CertificateFiles| LinkCredentials {
@@ -226,7 +232,11 @@ async fn where_both_have_tokens_one_that_is_both_is_neither() {
             run(command.arg(file).env_clear())
         };
         call("op").exits(0).prints("none\n");
-        call("gate").exits(5).says("operator's token");
+        call("gate")
+            .exits(5)
+            .says("operator's token")
+            .says("token:ci is a gate")
+            .says("--role operator");
         call("both").exits(5).says("a gate's and an operator's");
         let as_gate = |token: &str| LinkCredentials {
             token: Some(place.path(&format!("{token}.token"))),
@@ -234,7 +244,103 @@ async fn where_both_have_tokens_one_that_is_both_is_neither() {
         };
         known_as("token:ci", &url, as_gate("gate")).await;
         refused("this credential isn't a gate's", &url, as_gate("op")).await;
+        refused("--role gate", &url, as_gate("op")).await;
         refused("a gate's and an operator's", &url, as_gate("both")).await;
+    })
+    .await;
+}
+
+/// Whoever can't connect is told which of the own options to change, the gate's owner and the operator alike.
+#[tokio::test]
+async fn what_is_wrong_with_tls_is_said_with_the_option_that_mends_it() {
+    scenario(async {
+        let place = Place::new();
+        let directory = place.directory();
+        let ca = Authority::new(directory, "ca");
+        let other = Authority::new(directory, "other");
+        let host = ca.issue(directory, "host", &here(), Validity::Now);
+        let old = ca.issue(directory, "old", &here(), Validity::Past);
+        let lost = ca.issue(directory, "lost", &[dns("lost.example")], Validity::Now);
+        let names = [dns("gate.example")];
+        let stale = ca.issue(directory, "stale", &names, Validity::Past);
+        let foreign = other.issue(directory, "foreign", &names, Validity::Now);
+        let client_ca: [&dyn AsRef<OsStr>; 2] = [&"--client-ca", &ca.file];
+        let plain = place.serve(&[]);
+        let speaks = place.serve(&tls(&host));
+        let expired = place.serve(&tls(&old));
+        let elsewhere = place.serve(&tls(&lost));
+        let asks = place.serve(&[&tls(&host)[..], &client_ca[..]].concat());
+        let show = |files: &CertificateFiles| {
+            let path = |path: &Path| path.display().to_string();
+            (path(&files.certificate), path(&files.key))
+        };
+        for (url, ca, shown, service_says, remedy) in [
+            (
+                speaks.https(),
+                &other.file,
+                None,
+                "no CA that is trusted here",
+                "name the CA that has signed the service's certificate: --OPTION-ca FILE (VARIABLE_CA)",
+            ),
+            (expired.https(), &ca.file, None, "has expired", "set this machine's clock: it says 2"),
+            (
+                elsewhere.https(),
+                &ca.file,
+                None,
+                "is another host's",
+                "call the service in --OPTION (VARIABLE) by a name that its certificate has",
+            ),
+            (plain.https(), &ca.file, None, "speaks no TLS", "write http:// in --OPTION (VARIABLE)"),
+            (speaks.http(), &ca.file, None, "speaks TLS there", "write https:// in --OPTION (VARIABLE)"),
+            (
+                asks.https(),
+                &ca.file,
+                None,
+                "asks for a certificate",
+                "show a certificate: --OPTION-cert FILE and --OPTION-key FILE",
+            ),
+            (
+                asks.https(),
+                &ca.file,
+                Some(show(&foreign)),
+                "no CA that it trusts has signed it",
+                "show one by --OPTION-cert that a CA in execgate-policyd's --client-ca has signed",
+            ),
+            (
+                asks.https(),
+                &ca.file,
+                Some(show(&stale)),
+                "it has expired",
+                "renew the certificate that --OPTION-cert names",
+            ),
+        ] {
+            for (arguments, option, variable) in [
+                (&["doctor"][..], "policy", "EXECGATE_POLICY"),
+                (&["audit"], "service", "EXECGATE_SERVICE"),
+                (&["watch"], "service", "EXECGATE_SERVICE"),
+                (&["sessions", "list"], "service", "EXECGATE_SERVICE"),
+            ] {
+                let mut command = Command::new(EXECGATE);
+                command.args(arguments).env_clear();
+                command.env(variable, &url).env(format!("{variable}_CA"), ca);
+                if let Some((certificate, key)) = &shown {
+                    command.env(format!("{variable}_CERT"), certificate);
+                    command.env(format!("{variable}_KEY"), key);
+                }
+                let done = run(&mut command);
+                let remedy = remedy.replace("OPTION", option).replace("VARIABLE", variable);
+                let text = done.output() + &done.errors();
+                assert!(text.contains(service_says), "{service_says}: {done}");
+                assert!(text.contains(&remedy), "{remedy}: {done}");
+                if option == "service" {
+                    done.exits(5).prints("");
+                }
+            }
+        }
+        // The service's own log says what its owner can do.
+        speaks.wait_for_log("its --policy-ca").await;
+        asks.wait_for_log("--client-ca must hold the CA that signed it").await;
+        asks.wait_for_log("its --policy-cert and --policy-key").await;
     })
     .await;
 }

@@ -38,7 +38,7 @@ async fn a_service_shows_its_new_certificate_and_keeps_the_old_one_where_the_new
         service.wait_for_log("new certificates are in force").await;
         known_as("anonymous", &service.https(), trusting(&new)).await;
         refused(
-            "no CA that the gate trusts",
+            "no CA that is trusted here",
             &service.https(),
             trusting(&old),
         )

@@ -157,7 +157,7 @@ async fn a_gate_believes_only_a_service_of_a_user_that_it_trusts() {
         command.args(["--listen", &open.socket()]);
         let _service = Service::start(&mut command);
         refused(
-            "is a socket of the user 54321, which isn't trusted with verdicts",
+            "is a socket of the user 54321, which isn't trusted: only root",
             &open.socket(),
             LinkCredentials::default(),
         )

@@ -28,7 +28,7 @@ struct Gate {
 }
 
 /// What a call has been given: sequences, and when after the beginning.
-type Sent = mpsc::UnboundedReceiver<(u64, Duration)>;
+type Sent = mpsc::Receiver<(u64, Duration)>;
 
 impl Gate {
     fn new() -> Self {
@@ -56,11 +56,11 @@ impl Gate {
     /// Calls; has its opening sent, and what there is.
     async fn call(&self) -> Sent {
         let mut outgoing = Outgoing::new(Arc::clone(&self.shared), self.shared.begin_call());
-        let (sender, sent) = mpsc::unbounded_channel();
+        let (sender, sent) = mpsc::channel(1_000);
         let began = self.began;
         tokio::spawn(async move {
             while let Some(event) = outgoing.next().await {
-                let _ = sender.send((event.sequence, began.elapsed()));
+                let _ = sender.try_send((event.sequence, began.elapsed()));
             }
         });
         settle().await;

@@ -49,9 +49,10 @@ pub use verify::verify;
         \x20 execgate audit verify --data /var/lib/execgate --anchor 1234:5f7a...\n\n\
         EXIT CODES\n\
         \x20 0  listed, also when nothing matched; verified\n\
-        \x20 1  the store or the service can't be read, or the list can't be written\n\
+        \x20 1  the store can't be read, or the list can't be written\n\
         \x20 2  there is no store there, or the command line is wrong\n\
-        \x20 3  verify: events were altered or removed, or an anchor isn't met"
+        \x20 3  verify: events were altered or removed, or an anchor isn't met\n\
+        \x20 5  the service can't be reached, fails, or doesn't take the credential"
 )]
 pub struct AuditArgs {
     /// Directory of the event store, as execgate-policyd has it.
@@ -208,8 +209,13 @@ pub enum AuditError {
     #[error(transparent)]
     Request(#[from] RequestError),
     /// The service doesn't answer as it should.
-    #[error("{0}")]
-    Service(String),
+    #[error("{message}")]
+    Service {
+        /// What it did.
+        message: String,
+        /// What may help.
+        hint: Option<String>,
+    },
     /// The list can't be written.
     #[error("writing the list: {source}")]
     Write {
@@ -226,6 +232,14 @@ pub enum AuditError {
 }
 
 impl AuditError {
+    /// What may help.
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Service { hint, .. } => hint.as_deref(),
+            _ => None,
+        }
+    }
+
     /// The program's exit code for it.
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -233,11 +247,8 @@ impl AuditError {
             | Self::NoSource
             | Self::Request(RequestError::Invalid(_)) => 2,
             Self::NotVerified(_) => 3,
-            Self::Store(_)
-            | Self::Request(_)
-            | Self::Service(_)
-            | Self::Stopped
-            | Self::Write { .. } => 1,
+            Self::Service { .. } => 5,
+            Self::Store(_) | Self::Request(_) | Self::Stopped | Self::Write { .. } => 1,
         }
     }
 }

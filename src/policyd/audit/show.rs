@@ -158,7 +158,7 @@ impl Layout {
         let is_colored = match color {
             AuditColor::Always => true,
             AuditColor::Never => false,
-            AuditColor::Auto => stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none(),
+            AuditColor::Auto => crate::logging::has_colours(&stdout),
         };
         let colors = if is_colored {
             Colors::Ansi

@@ -7,9 +7,13 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
-use crate::logging::LogFormat;
+use crate::logging::{self, LogFormat};
+use crate::metrics::MetricsEndpoint;
 use crate::policyd::identity::GateIdentity;
 use crate::policyd::listen::ListenAddress;
+
+/// What is logged where nothing else is said.
+pub(super) const LOG: &str = "info";
 
 /// The command line of `execgate-policyd`.
 #[derive(Debug, Clone, Parser)]
@@ -83,7 +87,12 @@ pub struct PolicydArgs {
     pub listen: ListenAddress,
 
     /// Directory to store events in; without it nothing is stored.
-    #[arg(long, value_name = "DIR", env = "EXECGATE_POLICYD_DATA")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "EXECGATE_POLICYD_DATA",
+        help_heading = "The record"
+    )]
     pub data: Option<PathBuf>,
 
     /// Certificate of this service, with those that lead to its root, in PEM: speak TLS.
@@ -91,7 +100,8 @@ pub struct PolicydArgs {
         long,
         value_name = "FILE",
         env = "EXECGATE_POLICYD_TLS_CERT",
-        requires = "tls_key"
+        requires = "tls_key",
+        help_heading = "TLS and gates"
     )]
     pub tls_cert: Option<PathBuf>,
 
@@ -100,7 +110,8 @@ pub struct PolicydArgs {
         long,
         value_name = "FILE",
         env = "EXECGATE_POLICYD_TLS_KEY",
-        requires = "tls_cert"
+        requires = "tls_cert",
+        help_heading = "TLS and gates"
     )]
     pub tls_key: Option<PathBuf>,
 
@@ -110,20 +121,31 @@ pub struct PolicydArgs {
         long,
         value_name = "FILE",
         env = "EXECGATE_POLICYD_CLIENT_CA",
-        requires = "tls_cert"
+        requires = "tls_cert",
+        help_heading = "TLS and gates"
     )]
     pub client_ca: Option<PathBuf>,
 
     /// File of lines NAME SHA256, as `execgate token NAME` writes them. Each gate must show such a
     /// token, unless it shows a certificate.
-    #[arg(long, value_name = "FILE", env = "EXECGATE_POLICYD_TOKENS")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "EXECGATE_POLICYD_TOKENS",
+        help_heading = "TLS and gates"
+    )]
     pub tokens: Option<PathBuf>,
 
     /// File of lines NAME SHA256, as `execgate token NAME` writes them: the tokens of operators, who
     /// approve what rules ask about (`execgate approvals`) and end sessions (`execgate sessions`). A line
     /// uri:URI or dns:NAME alone is of an operator with that client certificate (--client-ca). None of
     /// them is a gate's. Without it nobody can be asked, and what rules ask about is denied.
-    #[arg(long, value_name = "FILE", env = "EXECGATE_POLICYD_OPERATORS")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "EXECGATE_POLICYD_OPERATORS",
+        help_heading = "Operators and auditors"
+    )]
     pub operators: Option<PathBuf>,
 
     /// Where to POST each approval as it opens and is closed, as JSON: an https:// URL, or an http:// one
@@ -133,7 +155,8 @@ pub struct PolicydArgs {
         value_name = "URL",
         env = "EXECGATE_POLICYD_WEBHOOK",
         requires = "webhook_secret",
-        requires = "operators"
+        requires = "operators",
+        help_heading = "Operators and auditors"
     )]
     pub webhook: Option<String>,
 
@@ -143,7 +166,8 @@ pub struct PolicydArgs {
         long,
         value_name = "FILE",
         env = "EXECGATE_POLICYD_WEBHOOK_SECRET",
-        requires = "webhook"
+        requires = "webhook",
+        help_heading = "Operators and auditors"
     )]
     pub webhook_secret: Option<PathBuf>,
 
@@ -152,7 +176,8 @@ pub struct PolicydArgs {
         long,
         value_name = "FILE",
         env = "EXECGATE_POLICYD_WEBHOOK_CA",
-        requires = "webhook"
+        requires = "webhook",
+        help_heading = "Operators and auditors"
     )]
     pub webhook_ca: Option<PathBuf>,
 
@@ -163,7 +188,8 @@ pub struct PolicydArgs {
         value_name = "ADDR",
         env = "EXECGATE_POLICYD_CONSOLE",
         value_parser = console_address,
-        requires = "operators"
+        requires = "operators",
+        help_heading = "Operators and auditors"
     )]
     pub console: Option<ListenAddress>,
 
@@ -173,7 +199,8 @@ pub struct PolicydArgs {
         long = "allow-uid",
         value_name = "UID",
         env = "EXECGATE_POLICYD_ALLOW_UID",
-        value_delimiter = ','
+        value_delimiter = ',',
+        help_heading = "TLS and gates"
     )]
     pub allow_uids: Vec<u32>,
 
@@ -185,7 +212,8 @@ pub struct PolicydArgs {
         value_name = "IDENTITY",
         env = "EXECGATE_POLICYD_AUDITOR",
         value_delimiter = ',',
-        value_parser = auditor
+        value_parser = auditor,
+        help_heading = "Operators and auditors"
     )]
     pub auditors: Vec<GateIdentity>,
 
@@ -196,7 +224,8 @@ pub struct PolicydArgs {
         value_name = "AGE",
         env = "EXECGATE_POLICYD_RETAIN_AGE",
         value_parser = retained_age,
-        requires = "data"
+        requires = "data",
+        help_heading = "The record"
     )]
     pub retain_age: Option<Duration>,
 
@@ -206,23 +235,33 @@ pub struct PolicydArgs {
         value_name = "SIZE",
         env = "EXECGATE_POLICYD_RETAIN_SIZE",
         value_parser = retained_size,
-        requires = "data"
+        requires = "data",
+        help_heading = "The record"
     )]
     pub retain_size: Option<u64>,
 
     /// Most execs a second that one gate, by its identity, may ask about, with as many at once; what it asks
     /// beyond that is denied, with the reason code gate.rate_limited [default: no limit]
-    #[arg(long, value_name = "NUMBER", env = "EXECGATE_POLICYD_EXECS_PER_SECOND")]
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        env = "EXECGATE_POLICYD_EXECS_PER_SECOND",
+        help_heading = "TLS and gates"
+    )]
     pub execs_per_second: Option<NonZeroU32>,
 
     /// Serve numbers for Prometheus at http://ADDRESS:PORT/metrics. Whoever can connect there can read them.
-    #[arg(long, value_name = "ADDRESS:PORT", env = "EXECGATE_POLICYD_METRICS")]
+    #[arg(
+        long, value_name = "ADDRESS:PORT", env = "EXECGATE_POLICYD_METRICS",
+        value_parser = MetricsEndpoint::parse_address,
+        help_heading = "Log and metrics"
+    )]
     pub metrics: Option<SocketAddr>,
 
     /// Allow an address that other hosts can reach without TLS, or without any credential of gates:
     /// whoever reaches it, or stands between, can then read all commands, forge verdicts, or fill the
     /// record with inventions.
-    #[arg(long)]
+    #[arg(long, help_heading = "TLS and gates")]
     pub insecure_listen: bool,
 
     /// How the one line on standard output, which says where it listens, is written.
@@ -235,7 +274,9 @@ pub struct PolicydArgs {
         long,
         value_name = "LEVEL",
         env = "EXECGATE_POLICYD_LOG",
-        default_value = "info"
+        default_value = LOG,
+        value_parser = logging::check_filter,
+        help_heading = "Log and metrics"
     )]
     pub log: String,
 
@@ -244,7 +285,8 @@ pub struct PolicydArgs {
         long,
         value_name = "FORMAT",
         env = "EXECGATE_POLICYD_LOG_FORMAT",
-        default_value = "text"
+        default_value = "text",
+        help_heading = "Log and metrics"
     )]
     pub log_format: LogFormat,
 }

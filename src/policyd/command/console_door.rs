@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::error::listening;
 use super::services::Services;
 use super::sources::Sources;
 use super::{PolicydArgs, PolicydError};
@@ -52,7 +53,8 @@ impl ConsoleDoor {
             cookies,
             stopping: stopping.clone(),
         });
-        let (listener, bound) = listen::listen(address, exposure, Doors::Own)?;
+        let (listener, bound) =
+            listen::listen(address, exposure, Doors::Own).map_err(listening("--console"))?;
         Ok(Some(Self {
             console,
             listener,

@@ -1,7 +1,8 @@
 //! Why `execgate-policyd` ends, and with which exit code.
 
+use crate::logging::FilterError;
 use crate::metrics::MetricsError;
-use crate::policyd::listen::ListenError;
+use crate::policyd::listen::{self, ListenError};
 use crate::policyd::rules::RulesError;
 use crate::policyd::store::StoreError;
 use crate::policyd::webhook::WebhookError;
@@ -11,13 +12,8 @@ use crate::transport::CredentialError;
 #[derive(Debug, thiserror::Error)]
 pub enum PolicydError {
     /// The log filter is wrong.
-    #[error("reading --log {filter:?}: {source}")]
-    Log {
-        /// The filter.
-        filter: String,
-        /// Why.
-        source: tracing_subscriber::filter::ParseError,
-    },
+    #[error("--log: {0}")]
+    Log(#[from] FilterError),
     /// The rules can't be used.
     #[error(transparent)]
     Rules(#[from] RulesError),
@@ -25,10 +21,15 @@ pub enum PolicydError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The address can't be listened at.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
+    #[error("{option}: {source}")]
+    Listen {
+        /// What named it.
+        option: &'static str,
+        /// Why.
+        source: ListenError,
+    },
     /// Numbers can't be served.
-    #[error("--metrics: {0}: {source}", source = std::error::Error::source(.0).map(ToString::to_string).unwrap_or_default())]
+    #[error("--metrics: {0}: {cause}{advice}", cause = metrics_cause(.0), advice = listen::advice(metrics_cause(.0)))]
     Metrics(#[from] MetricsError),
     /// Certificates, keys or tokens can't be used.
     #[error(transparent)]
@@ -56,6 +57,17 @@ pub enum PolicydError {
     Serve(#[source] tonic::transport::Error),
 }
 
+fn metrics_cause(error: &MetricsError) -> &std::io::Error {
+    match error {
+        MetricsError::Listen { source, .. } | MetricsError::Thread(source) => source,
+    }
+}
+
+/// An address that can't be listened at, and the option that named it.
+pub(super) fn listening(option: &'static str) -> impl FnOnce(ListenError) -> PolicydError {
+    move |source| PolicydError::Listen { option, source }
+}
+
 impl PolicydError {
     /// The program's exit code for it.
     pub fn exit_code(&self) -> u8 {
@@ -65,10 +77,10 @@ impl PolicydError {
             | Self::Reflection(_)
             | Self::Announce(_)
             | Self::Serve(_) => 1,
-            Self::Log { .. } | Self::TlsOnSocket | Self::Webhook(WebhookError::Url { .. }) => 2,
+            Self::Log(_) | Self::TlsOnSocket | Self::Webhook(WebhookError::Url { .. }) => 2,
             Self::Rules(_) => 3,
             Self::Store(_) => 4,
-            Self::Listen(_) | Self::Metrics(_) => 5,
+            Self::Listen { .. } | Self::Metrics(_) => 5,
             Self::Credentials(_) | Self::Webhook(WebhookError::Files(_)) => 6,
         }
     }

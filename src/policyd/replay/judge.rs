@@ -230,7 +230,7 @@ fn answered(ruling: Ruling) -> Verdict {
         _ => None,
     });
     if let Some((ask, opinion)) = question {
-        reason_code = opinion.reason_code.clone();
+        reason_code.clone_from(&opinion.reason_code);
         let whom = ask.asked.as_deref().unwrap_or("an operator");
         let within = humantime::format_duration(ask.within);
         reason = match &opinion.justification {

@@ -49,7 +49,8 @@ use report::Report;
         \x20 0  nothing that could be judged would change\n\
         \x20 1  something would change\n\
         \x20 2  the rules can't be used, the record can't be read, the result can't be written, or the command line \
-        is wrong"
+        is wrong\n\
+        \x20 5  the service can't be reached, fails, or doesn't take the credential"
 )]
 pub struct ReplayArgs {
     /// File of rules to judge by, or a directory of files whose names end with .rules or .rules.star. May be given
@@ -145,7 +146,10 @@ impl ReplayError {
     /// The program's exit code for it.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
-        2
+        match self {
+            Self::Record(AuditError::Service { .. }) => 5,
+            _ => 2,
+        }
     }
 }
 

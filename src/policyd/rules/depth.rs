@@ -53,7 +53,7 @@ pub(super) fn check(content: &str) -> Result<(), (usize, String)> {
                 length = bytes[at..]
                     .iter()
                     .take_while(|byte| **byte != b'\n')
-                    .count()
+                    .count();
             }
             // The line goes on.
             b'\\' if bytes.get(at + 1) == Some(&b'\n') => {
@@ -198,7 +198,8 @@ mod tests {
             "\"\"\"".to_owned(),
             format!("'{}\n", "(".repeat(10_000)),
         ] {
-            check(&content).expect(&content[..20.min(content.len())]);
+            let beginning = &content[..20.min(content.len())];
+            check(&content).unwrap_or_else(|error| panic!("{beginning}: {error:?}"));
         }
     }
 }

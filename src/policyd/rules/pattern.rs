@@ -127,7 +127,7 @@ mod tests {
     }
 
     fn check_word(position: usize, word: &str, examples: &[&[&str]]) -> Result<(), String> {
-        let mut elements = vec![words(&["git"]), words(&["push"])];
+        let mut elements = [words(&["git"]), words(&["push"])];
         elements[position] = words(&["fine", word]);
         let examples: Vec<Vec<String>> = examples
             .iter()

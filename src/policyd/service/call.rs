@@ -177,26 +177,8 @@ impl Call {
             Some(_) => v1::EventAcknowledgement::Stored,
             None => v1::EventAcknowledgement::None,
         };
-        let (revision, variables, digest) = {
-            // What was changed before isn't news to a session that begins now.
-            let rules = self.setting.rules.borrow_and_update();
-            let asked = rules.requested_environment().iter();
-            let variables = asked.map(|name| name.clone().into()).collect();
-            let digest = if rules.requests_digests() {
-                v1::ExecutableDigest::Sha256
-            } else {
-                v1::ExecutableDigest::Unspecified
-            };
-            (rules.revision().to_owned(), variables, digest)
-        };
-        self.answer(Answer::SessionAccepted(v1::SessionAccepted {
-            event_acknowledgement: acknowledgement.into(),
-            policy_revision: revision,
-            requested_environment_names: variables,
-            stored_sequence: stored,
-            requested_executable_digest: digest.into(),
-        }))
-        .await?;
+        let accepted = self.acceptance(acknowledgement, stored);
+        self.answer(Answer::SessionAccepted(accepted)).await?;
         let present = match conversation {
             Conversation::Decisions => {
                 let (present, terminated) = self.setting.sessions.connect(&session, &self.control);
@@ -227,6 +209,29 @@ impl Call {
             "session disconnected"
         );
         ended
+    }
+
+    /// What a session is told when it begins: what the rules are, and what they need to know.
+    fn acceptance(
+        &mut self,
+        acknowledgement: v1::EventAcknowledgement,
+        stored: u64,
+    ) -> v1::SessionAccepted {
+        // What was changed before isn't news to a session that begins now.
+        let rules = self.setting.rules.borrow_and_update();
+        let asked = rules.requested_environment().iter();
+        let digest = if rules.requests_digests() {
+            v1::ExecutableDigest::Sha256
+        } else {
+            v1::ExecutableDigest::Unspecified
+        };
+        v1::SessionAccepted {
+            event_acknowledgement: acknowledgement.into(),
+            policy_revision: rules.revision().to_owned(),
+            requested_environment_names: asked.map(|name| name.clone().into()).collect(),
+            stored_sequence: stored,
+            requested_executable_digest: digest.into(),
+        }
     }
 
     /// Reads the event that opens the call.

@@ -56,6 +56,6 @@ pub(in crate::policyd) fn write(
         let written = schema::write(&transaction, &mut execs, &mut head, &row);
         assert_eq!(written.expect("whatever is told is kept"), Written::Done);
     }
-    execs.write(&transaction).expect("and its execs are");
+    execs.write(&transaction, || ()).expect("and its execs are");
     transaction.commit().expect("a commit");
 }

@@ -187,11 +187,10 @@ fn deep_nesting_does_not_end_the_process() {
             "  elif a:\n    a\n".repeat(deep)
         ),
         format!("x = {}1", "lambda: ".repeat(deep / 2)),
-        (0..1_300)
-            .map(|level| format!("{}if 1:\n", " ".repeat(level)))
-            .collect::<String>()
-            + &" ".repeat(1_300)
-            + "pass\n",
+        {
+            let lines = (0..1_300).map(|level| " ".repeat(level) + "if 1:\n");
+            lines.collect::<String>() + &" ".repeat(1_300) + "pass\n"
+        },
     ] {
         Rules::parse("deep.rules", content).expect("rules");
     }
