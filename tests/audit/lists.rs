@@ -288,7 +288,12 @@ async fn requests_that_make_no_sense_are_refused_with_what_is_wrong() {
         let refused = auditor.watch(place.showing("auditor", request)).await;
         assert_eq!(refused.expect_err("refused").code(), code);
     }
-    // What watches is filtered by the same words.
+}
+
+#[tokio::test]
+async fn what_watches_is_filtered_by_the_same_words() {
+    let place = filled().await;
+    let mut auditor = place.auditor().await;
     for (change, says) in [
         (
             (|f| f.gate = "somebody".to_owned()) as fn(&mut ExecFilter),

@@ -69,15 +69,12 @@ async fn send_signals(stream: &UnixStream, many: usize) -> usize {
     let signal = frame(br#"{"signal":10}"#);
     let (mut sent, mut in_vain) = (0, 0);
     while sent < many && in_vain < 100 {
-        match socket::send(stream.as_fd(), &signal, &[], Wait::Never) {
-            Ok(count) => {
-                assert_eq!(count, signal.len());
-                (sent, in_vain) = (sent + 1, 0);
-            }
-            Err(_) => {
-                in_vain += 1;
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+        if let Ok(count) = socket::send(stream.as_fd(), &signal, &[], Wait::Never) {
+            assert_eq!(count, signal.len());
+            (sent, in_vain) = (sent + 1, 0);
+        } else {
+            in_vain += 1;
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
     // So that they are there before the command is.

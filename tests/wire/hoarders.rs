@@ -251,7 +251,7 @@ async fn who_is_refused_for_want_of_memory_has_sent_its_message_whole() {
     is_alive(&session).await;
     let mut second = handshake(&session);
     let sent = tokio::task::spawn_blocking(move || {
-        let sent = second.write_all(&frame(&[b' '; 700_000]));
+        let sent = second.write_all(&frame(&vec![b' '; 700_000]));
         sent.map(|()| second)
     });
     let second = sent.await.unwrap().expect("a peer that goes on reading");
