@@ -9,6 +9,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -759,25 +760,40 @@ async fn a_decide_that_loops_denies_its_exec_and_others_get_their_verdicts() {
          fallback(\"run\")\n",
     );
     let policyd = place.serve();
-    let mut looping = Gate::open(&policyd).await;
-    looping
-        .tell(started(&SESSION.replace('0', "1"), None))
-        .await;
-    looping.accepted().await;
+    // Sessions that ask for nothing else, without waiting, and more of them than processors.
+    let sessions = std::thread::available_parallelism().map_or(2, usize::from) + 2;
+    let denied = Arc::new(AtomicUsize::new(0));
+    let mut looping = Vec::new();
+    for number in 1..=sessions {
+        let mut gate = Gate::open(&policyd).await;
+        let id = format!("{number:032}");
+        gate.tell(started(&id, None)).await;
+        gate.accepted().await;
+        for exec in 1..=8 {
+            gate.tell(requested(exec, "/usr/bin/loop", &[])).await;
+        }
+        let denied = Arc::clone(&denied);
+        looping.push(tokio::spawn(async move {
+            for _ in 1..=8 {
+                let verdict = gate.verdict().await;
+                assert!(denial(&verdict).contains("decide() failed"), "{verdict:?}");
+                assert_eq!(verdict.reason_code, "rules.decide_failed");
+                denied.fetch_add(1, Ordering::Relaxed);
+            }
+        }));
+    }
     let mut gate = Gate::start(&policyd).await;
     gate.accepted().await;
-    // A session that asks for nothing else, without waiting.
-    let many = 4;
-    for exec in 1..=many {
-        looping.tell(requested(exec, "/usr/bin/loop", &[])).await;
-    }
-    for exec in 1..=20 {
+    for exec in 1..=200 {
         assert!(is_run(&gate.ask(exec, "/usr/bin/true", &[]).await));
     }
-    for _ in 1..=many {
-        let verdict = looping.verdict().await;
-        assert!(denial(&verdict).contains("decide() failed"), "{verdict:?}");
-        assert_eq!(verdict.reason_code, "rules.decide_failed");
+    let denied = denied.load(Ordering::Relaxed);
+    assert!(
+        denied < 4 * sessions,
+        "others waited behind {denied} of them"
+    );
+    for looping in looping {
+        looping.await.expect("each is denied");
     }
 }
 

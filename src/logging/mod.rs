@@ -229,7 +229,8 @@ mod tests {
 
     #[test]
     fn the_parts_that_can_be_named_are_those_that_there_are() {
-        let source = include_str!("../lib.rs");
+        // What is only there for tests logs nothing.
+        let source = include_str!("../lib.rs").replace("pub mod fuzzing;", "");
         let modules = source.lines().filter_map(|line| {
             let line = line
                 .trim()

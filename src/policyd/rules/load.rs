@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use starlark::environment::Module;
@@ -392,6 +392,7 @@ fn finish(revision: String, loaded: Vec<Loaded>) -> Result<Rules, RulesError> {
         fallback,
         mode: RuleMode::Enforce,
         decided,
+        took_long: AtomicBool::new(false),
         variables: variables.into_iter().collect(),
     })
 }

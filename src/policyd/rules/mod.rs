@@ -29,7 +29,8 @@ mod sources;
 mod terms;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 pub use answer::{
     Answer, Ask, Effect, Opinion, OpinionReuse, OpinionReuseScope, RuleMode, Strictness,
@@ -54,6 +55,8 @@ pub const CODE_APPROVAL_UNAVAILABLE: &str = "approval.unavailable";
 
 /// Name of the rule that `decide()` is, where it gives none.
 const DECIDE: &str = "decide";
+/// Well above what rules take that only look at an exec, also where the machine is busy.
+const LONG: Duration = Duration::from_millis(50);
 
 /// Loaded rules, of a file or several.
 #[derive(Debug)]
@@ -68,6 +71,8 @@ pub struct Rules {
     requests_digests: bool,
     /// How many execs each rule has decided, by its number.
     decided: Vec<AtomicU64>,
+    /// Whether one exec has taken long to judge.
+    took_long: AtomicBool,
 }
 
 /// A rule, for people.
@@ -123,6 +128,18 @@ impl Rules {
     /// Whether one of the files defines `decide()`, which may look at all that is known of an exec.
     pub fn has_decide(&self) -> bool {
         !self.decides.is_empty()
+    }
+
+    /// Whether judging an exec by them may take so long that others shouldn't wait behind it: it has once.
+    pub(super) fn may_take_long(&self) -> bool {
+        self.took_long.load(Ordering::Relaxed)
+    }
+
+    /// Says how long an exec took to judge.
+    pub(super) fn took(&self, time: Duration) {
+        if time > LONG {
+            self.took_long.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Whether they look at the SHA-256 of programs.

@@ -435,7 +435,13 @@ impl Call {
         }
         let rules = Arc::clone(&self.setting.rules.borrow());
         let began = Instant::now();
-        let ruling = ruling(&rules, session, exec);
+        // A `decide()` may loop until it is cut off: a thread of the runtime isn't kept from other calls by it.
+        let ruling = if rules.may_take_long() {
+            tokio::task::block_in_place(|| ruling(&rules, session, exec))
+        } else {
+            ruling(&rules, session, exec)
+        };
+        rules.took(began.elapsed());
         let monitored = ruling.monitored.clone();
         let numbers = &self.setting.numbers;
         if ruling.ask.is_some() && self.setting.desk.is_some() && monitored.is_none() {
