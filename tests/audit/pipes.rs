@@ -28,20 +28,20 @@ fn a_service_that_hangs_up_is_told_of() {
     let rules = directory.path().join("x.rules");
     std::fs::write(&rules, "prefix_rule([\"a\"])\n").expect("a file");
     let rules = rules.to_str().expect("text");
-    for (arguments, expected) in [
-        (&["audit"][..], 1),
-        (&["watch"], 1),
-        (&["replay", "--rules", rules], 2),
-        (&["approvals", "list"], 5),
-        (&["approvals", "watch"], 5),
-        (&["sessions", "list"], 5),
+    for arguments in [
+        &["audit"][..],
+        &["watch"],
+        &["replay", "--rules", rules],
+        &["approvals", "list"],
+        &["approvals", "watch"],
+        &["sessions", "list"],
     ] {
         for _ in 0..3 {
             let mut command = Command::new(env!("CARGO_BIN_EXE_execgate"));
             command.args(arguments).args(["--service", &url]);
             let done = command.env_clear().output().expect("it runs");
             let said = String::from_utf8_lossy(&done.stderr);
-            assert_eq!(done.status.code(), Some(expected), "{arguments:?}: {said}");
+            assert_eq!(done.status.code(), Some(5), "{arguments:?}: {said}");
             assert!(said.starts_with("execgate: "), "{arguments:?}: {said}");
             assert!(done.stdout.is_empty());
         }

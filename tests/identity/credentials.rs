@@ -182,7 +182,7 @@ async fn a_port_with_tls_and_a_gate_without_say_so_both_ways() {
             .wait_for_log("it speaks no TLS, and this port does")
             .await;
 
-        let service = place.serve(&[]);
+        let service = place.serve_beside(&[]);
         refused(
             "the service speaks no TLS there",
             &service.https(),
@@ -205,7 +205,7 @@ async fn a_token_says_who_a_gate_is_over_tls_and_on_loopback() {
         let mut arguments = tls(&host).to_vec();
         arguments.extend([&"--tokens" as &dyn AsRef<_>, &tokens]);
         let with_tls = place.serve(&arguments);
-        let on_loopback = place.serve(&[&"--tokens", &tokens]);
+        let on_loopback = place.serve_beside(&[&"--tokens", &tokens]);
         for endpoint in [with_tls.https(), on_loopback.http()] {
             let with = |token: &str| LinkCredentials {
                 token: Some(place.secret("token", token)),

@@ -61,14 +61,29 @@ impl Place {
         self.serve_at("127.0.0.1:0", arguments)
     }
 
+    /// One more beside those that are there: each has a record of its own.
+    pub(crate) fn serve_beside(&self, arguments: &[&dyn AsRef<std::ffi::OsStr>]) -> Service {
+        let data = tempfile::tempdir_in(self.directory()).expect("a directory");
+        self.serve_with(&data.keep(), "127.0.0.1:0", arguments)
+    }
+
     pub(crate) fn serve_at(
         &self,
         listen: &str,
         arguments: &[&dyn AsRef<std::ffi::OsStr>],
     ) -> Service {
+        self.serve_with(&self.path("data"), listen, arguments)
+    }
+
+    fn serve_with(
+        &self,
+        data: &Path,
+        listen: &str,
+        arguments: &[&dyn AsRef<std::ffi::OsStr>],
+    ) -> Service {
         let mut command = Command::new(env!("CARGO_BIN_EXE_execgate-policyd"));
         command.arg("--rules").arg(self.path("x.rules"));
-        command.arg("--data").arg(self.path("data"));
+        command.arg("--data").arg(data);
         command.arg("--listen").arg(listen);
         command.args(arguments.iter().map(AsRef::as_ref));
         Service::start(&mut command)

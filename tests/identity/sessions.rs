@@ -116,12 +116,11 @@ async fn neither_resuming_nor_replaying_changes_another_gates_record() {
 }
 
 #[tokio::test]
-async fn two_services_on_one_store_know_each_others_sessions() {
+async fn a_service_that_starts_anew_knows_whose_sessions_are_on_record() {
     scenario(async {
         let place = Place::new();
         let tokens = place.tokens(&[("own", "own-token"), ("other", "other-token")]);
         let first = place.serve(&[&"--tokens", &tokens]);
-        let second = place.serve(&[&"--tokens", &tokens]);
         let channel = connect(&first.address).await;
         let mut own = Call::open(channel, Some("own-token"))
             .await
@@ -129,7 +128,9 @@ async fn two_services_on_one_store_know_each_others_sessions() {
         own.tell(1, started(SESSION, None)).await;
         own.acknowledged(1).await;
 
-        // The second has never heard of it, but for the store.
+        // The next one has never heard of it, but for the store.
+        drop(first);
+        let second = place.serve(&[&"--tokens", &tokens]);
         let channel = connect(&second.address).await;
         for _ in 0..2 {
             let mut other = Call::open(channel.clone(), Some("other-token"))
