@@ -76,6 +76,8 @@ lint:
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps --document-private-items
+	@$(CARGO) metadata --locked --quiet --manifest-path fuzz/Cargo.toml --format-version 1 >/dev/null || \
+		{ echo 'fuzz/Cargo.lock lags behind Cargo.toml: cargo metadata --manifest-path fuzz/Cargo.toml' >&2; exit 1; }
 
 deny:
 	scripts/cargo-deny check bans licenses sources

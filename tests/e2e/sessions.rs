@@ -198,7 +198,7 @@ fn a_directory_that_cannot_be_used_is_an_error_of_the_gate(shell: &Shell) {
     gate.exec("echo x")
         .exits(125)
         .prints("")
-        .says("/etc/passwd is no directory");
+        .says("cannot use /etc/passwd as the working directory: Not a directory");
 }
 
 fn output_as_json_has_all_that_became_of_a_command(shell: &Shell) {

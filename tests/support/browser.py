@@ -415,7 +415,7 @@ def scopes(browser, url, token):
         ('{"decision": "maybe"}', 400, "approve or deny"),
         ('{"decision": "approve", "scope": "all"}', 400, "The scope is"),
         ('{"decision": "approve", "scope": "gate-prefix", "prefix": 99, "seconds": 60}', 400, "arguments"),
-        ('{"decision": "approve", "scope": "gate-prefix", "prefix": 1}', 400, "how long"),
+        ('{"decision": "approve", "scope": "gate-prefix", "prefix": 1}', 400, "the time for which it is to hold"),
         ('{"decision": "approve", "scope": "session", "seconds": 4294967295}', 400, "at most"),
         ('{"decision": "approve", "scope": "session", "seconds": -1}', 422, ""),
         ('{"decision": "approve", "force": true}', 422, "force"),
