@@ -189,7 +189,7 @@ async fn ends_by_exit_code_and_signal() {
     )
     .is_the_same()
     .await;
-    script("for s in HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM XCPU IO; do /bin/sh -c \"kill -$s \\$\\$\"; echo $?; done 2>&1 | sed 's/[0-9][0-9]* *\\(Hang\\|Kill\\|[A-Z]\\)/\\1/'")
+    script("for s in HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM XCPU IO; do /bin/sh -c \"kill -$s \\$\\$\"; echo $?; done 2>&1 | sed 's/:  *[0-9][0-9]*  *\\([A-Z]\\)/: PID \\1/'")
         .is_the_same()
         .await;
 }
