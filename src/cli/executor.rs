@@ -228,6 +228,8 @@ impl Executor {
         }
         if let Some(temporary) = self.sandbox.temporary() {
             overlay.insert("TMPDIR".into(), temporary.into());
+            // zsh has a name of its own for the files of its here-documents.
+            overlay.insert("TMPPREFIX".into(), temporary.join("zsh").into());
         }
         let mut entries = Vec::new();
         for entry in &self.startup.environment {

@@ -16,11 +16,21 @@ const _: () = assert!(LARGEST_ELEMENT >= size_of::<Bytes>());
 const _: () = assert!(LARGEST_ELEMENT >= size_of::<String>());
 
 /// Fields of `SessionRequest` whose messages have one that again has as many fields as it likes, and that one.
-const WIDE: [(u32, u32); 2] = [
+const WIDE: [(u32, u32); 3] = [
     // ExecReused, and the exec in it.
     (10, 1),
     // SessionStarted, and the sandbox.
     (3, 8),
+    // ExecDecided, and how the environment differs.
+    (6, 9),
+];
+/// Fields of events, and of what is in [`WIDE`] ones, that have numbers in a row: each of their bytes may be one.
+const ROWS: [&[u32]; 3] = [
+    // ExecRequested, redacted_arguments.
+    &[4, 10],
+    // ExecFinished.
+    &[7, 11],
+    &[10, 1, 10],
 ];
 
 /// Whether a `SessionRequest` has no more fields than may be, at each depth where their number isn't given.
@@ -29,13 +39,23 @@ pub(super) fn are_few(request: &[u8]) -> bool {
     each(request, &mut left, |tag, event, left| {
         each(event, left, |inner, message, left| {
             if WIDE.contains(&(tag, inner)) {
-                each(message, left, |_, _, _| Some(()))
+                each(message, left, |last, value, left| {
+                    row(&[tag, inner, last], value, left)
+                })
             } else {
-                Some(())
+                row(&[tag, inner], message, left)
             }
         })
     })
     .is_some()
+}
+
+/// Counts the numbers of a field that has many in a row.
+fn row(path: &[u32], value: &[u8], left: &mut usize) -> Option<()> {
+    if ROWS.contains(&path) {
+        *left = left.checked_sub(value.len())?;
+    }
+    Some(())
 }
 
 /// Goes through the fields of a message; `None` where there are more than are left, or they make no sense.
@@ -109,6 +129,20 @@ mod tests {
                 ..v1::SessionStarted::default()
             })
         };
+        let changed = |count| {
+            let environment = v1::EnvironmentDifference {
+                set_variables: vec![v1::EnvironmentVariable::default(); count],
+                ..v1::EnvironmentDifference::default()
+            };
+            Event::ExecDecided(v1::ExecDecided {
+                environment: Some(environment),
+                ..v1::ExecDecided::default()
+            })
+        };
+        let redacted = |count| v1::ExecRequested {
+            redacted_arguments: vec![1; count],
+            ..exec(0)
+        };
         for (few, many) in [
             (
                 Event::ExecRequested(exec(MOST_ELEMENTS - 10)),
@@ -119,10 +153,66 @@ mod tests {
                 reused(exec(MOST_ELEMENTS)),
             ),
             (limits(MOST_ELEMENTS - 10), limits(MOST_ELEMENTS)),
+            (changed(MOST_ELEMENTS - 10), changed(MOST_ELEMENTS)),
+            (
+                Event::ExecRequested(redacted(MOST_ELEMENTS - 20)),
+                Event::ExecRequested(redacted(MOST_ELEMENTS)),
+            ),
+            (
+                reused(redacted(MOST_ELEMENTS - 20)),
+                reused(redacted(MOST_ELEMENTS)),
+            ),
         ] {
             assert!(are_few(&encoded(few)));
             assert!(!are_few(&encoded(many)));
         }
+    }
+
+    /// What the contract has is counted: one more field is to be added above, and fails here until it is.
+    #[test]
+    fn all_that_may_be_many_is_looked_into() {
+        let set = prost_types::FileDescriptorSet::decode(crate::pb::FILE_DESCRIPTOR_SET)
+            .expect("a descriptor set");
+        let fields_of = |name: &str| {
+            let package = ".execgate.policy.v1.";
+            let message = set
+                .file
+                .iter()
+                .filter(|file| file.package() == "execgate.policy.v1")
+                .flat_map(|file| &file.message_type)
+                .find(|message| Some(message.name()) == name.strip_prefix(package));
+            message.map_or(&[][..], |message| &message.field)
+        };
+        let mut rows = Vec::new();
+        let mut wide = Vec::new();
+        let mut paths = vec![(Vec::new(), ".execgate.policy.v1.SessionRequest")];
+        while let Some((path, message)) = paths.pop() {
+            for field in fields_of(message) {
+                use prost_types::field_descriptor_proto::{Label, Type};
+                let number = field.number().unsigned_abs();
+                let is_repeated = field.label() == Label::Repeated;
+                let path = [&path[..], &[number]].concat();
+                match field.r#type() {
+                    // Messages hold executables, which hold their interpreters', each once.
+                    Type::Message if path.len() < 5 => {
+                        paths.push((path.clone(), field.type_name()))
+                    }
+                    Type::Message | Type::String | Type::Bytes => {}
+                    _ if is_repeated => rows.push(path.clone()),
+                    _ => {}
+                }
+                if is_repeated && path.len() > 2 {
+                    wide.push(path[..path.len() - 1].to_vec());
+                }
+            }
+        }
+        wide.sort();
+        wide.dedup();
+        let mut looked_into: Vec<_> = WIDE.iter().map(|(tag, inner)| vec![*tag, *inner]).collect();
+        looked_into.sort();
+        assert_eq!(wide, looked_into);
+        rows.sort();
+        assert_eq!(rows, ROWS);
     }
 
     #[test]

@@ -99,16 +99,25 @@ const NAMESPACES: [libc::c_int; 8] = [
 const CLONE_NEWTIME: libc::c_int = 0x80;
 
 /// Typing into a terminal, and changing how the kernel treats a file: `ioctl_tty(2)`, `ioctl_iflags(2)`.
-const CONTROLS: [u64; 6] = [
+const CONTROLS: [u64; 7] = [
     libc::TIOCSTI,
     libc::TIOCCONS,
     // `TIOCLINUX`: pasting, on a virtual console.
     0x541c,
-    // `FS_IOC_SETFLAGS`, `FS_IOC_FSSETXATTR`, `FS_IOC_SETVERSION`.
+    // `FS_IOC_SETFLAGS`, `FS_IOC_FSSETXATTR`, `FS_IOC_SETVERSION`, `EXT4_IOC_SETVERSION`.
     0x4008_6602,
     0x401c_5820,
     0x4008_7602,
+    0x4008_6604,
 ];
+
+/// What file systems with subvolumes do for whoever has a directory open: a snapshot is another way to what is hidden.
+/// The kind of a control is in these bits of it (`asm-generic/ioctl.h`).
+const KIND_OF_CONTROL: u64 = 0xff00;
+/// `linux/btrfs.h`, and bcachefs.
+const KINDS_OF_SUBVOLUMES: [u64; 2] = [0x9400, 0xbc00];
+/// `FICLONE`, `FICLONERANGE` and `FIDEDUPERANGE` are of Btrfs's kind, and every file system's: `ioctl_ficlone(2)`.
+const SHARES_CONTENT: [u64; 3] = [0x4004_9409, 0x4020_940d, 0xc018_9436];
 
 /// Calls that change how another process runs, with the argument that names it; 0 is the caller.
 const OTHERS: [(libc::c_long, u8); 7] = [
@@ -119,6 +128,13 @@ const OTHERS: [(libc::c_long, u8); 7] = [
     (libc::SYS_sched_setparam, 0),
     (libc::SYS_sched_setattr, 0),
     (libc::SYS_migrate_pages, 0),
+];
+
+/// Calls whose first argument says whether they mean a process, with what says so: else 0 is all of a user's.
+const OF_MANY: [(libc::c_long, u64); 2] = [
+    (libc::SYS_setpriority, libc::PRIO_PROCESS as u64),
+    // `IOPRIO_WHO_PROCESS`, of `linux/ioprio.h`.
+    (libc::SYS_ioprio_set, 1),
 ];
 
 /// Programs that become another user when they are executed are not to be made.
@@ -162,15 +178,24 @@ fn refused(network: NetworkAccess) -> seccompiler::Result<Rules> {
         .filter(|bit| *bit != CLONE_NEWTIME as u64);
     rules.insert(libc::SYS_clone, any_bit(0, others)?);
     let controls = CONTROLS.map(|control| all(vec![condition(1, Compare::Eq, control)?]));
-    rules.insert(
-        libc::SYS_ioctl,
-        controls.into_iter().collect::<Result<_, _>>()?,
-    );
+    let mut controls = controls.into_iter().collect::<Result<Vec<_>, _>>()?;
+    for kind in KINDS_OF_SUBVOLUMES {
+        let mut conditions = vec![condition(1, Compare::MaskedEq(KIND_OF_CONTROL), kind)?];
+        for shares in SHARES_CONTENT {
+            conditions.push(condition(1, Compare::Ne, shares)?);
+        }
+        controls.push(all(conditions)?);
+    }
+    rules.insert(libc::SYS_ioctl, controls);
 
     // The limits and priorities of other processes of the user, the gate among them.
     for (call, process) in OTHERS {
         let other = condition(process, Compare::Ne, 0)?;
         rules.insert(call, vec![all(vec![other])?]);
+    }
+    for (call, process) in OF_MANY {
+        let others = all(vec![condition(0, Compare::Ne, process)?])?;
+        rules.entry(call).or_default().push(others);
     }
 
     rules.insert(libc::SYS_fchmod, any_bit(1, SET_ID)?);
@@ -246,10 +271,18 @@ fn sockets(rules: &mut Rules, network: NetworkAccess) -> seccompiler::Result<()>
 
 /// `asm/unistd.h`: the same on all machines.
 const SYS_FCHMODAT2: libc::c_long = 452;
+/// Since Linux 6.15 and 6.17: mounts, and what `FS_IOC_FSSETXATTR` does.
+const SYS_OPEN_TREE_ATTR: libc::c_long = 467;
+const SYS_FILE_SETATTR: libc::c_long = 469;
 
 /// Calls whose arguments a filter can't see: said not to be there, so that programs and libraries use their
 /// elders, which it can.
-const NOT_THERE: [libc::c_long; 2] = [libc::SYS_clone3, libc::SYS_openat2];
+const NOT_THERE: [libc::c_long; 4] = [
+    libc::SYS_clone3,
+    libc::SYS_openat2,
+    SYS_OPEN_TREE_ATTR,
+    SYS_FILE_SETATTR,
+];
 
 /// Shared memory, semaphores and queues of System V, and POSIX's queues: `sysvipc(7)`, `mq_overview(7)`. They have no
 /// path, and belong to whoever is of the same user.

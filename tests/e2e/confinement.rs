@@ -65,6 +65,9 @@ fn secrets_are_hidden_and_the_rest_can_be_read(stage: Stage) {
 fn only_the_working_directory_and_its_own_temporary_one_can_be_written(stage: Stage) {
     stage.can("echo a >a; mkdir d; mv a d/; ln d/a d/b; ln -s a d/c; mkfifo p; rm -r d; : >e; truncate -s 9 e; chmod 700 e");
     stage.can("echo x >$TMPDIR/x; mktemp; mktemp -d; test -O $TMPDIR; [ \"$(stat -c %a $TMPDIR)\" = 700 ]");
+    // zsh has its here-documents in files.
+    stage
+        .can("[ \"$(\"${BASH%/*}/zsh\" -fc 'cat <<<a; cat =(echo b)')\" = \"$(echo a; echo b)\" ]");
     stage.can("echo x >/dev/null; head -c 3 /dev/urandom >/dev/zero");
     for attempt in [
         "echo x >$OUTSIDE/new",

@@ -153,7 +153,8 @@ fn what_reaches_beyond_a_sandbox_is_refused_whatever_its_arguments() {
                 assert_eq!(answer(&filters, call, &arguments), EPERM, "{call}");
             }
         }
-        for call in [libc::SYS_clone3, libc::SYS_openat2] {
+        // The last two are `open_tree_attr` and `file_setattr`.
+        for call in [libc::SYS_clone3, libc::SYS_openat2, 467, 469] {
             assert_eq!(answer(&filters, call, &[]), ENOSYS, "{call}");
         }
         for call in [libc::SYS_read, libc::SYS_execve, libc::SYS_kill] {
@@ -216,11 +217,24 @@ fn what_is_refused_by_its_arguments_is_refused_by_no_more_and_no_less() {
         0x4008_6602,
         0x401c_5820,
         0x4008_7602,
+        0x4008_6604,
+        // Snapshots and subvolumes of Btrfs, `SNAP_CREATE`, `SNAP_CREATE_V2`, `SUBVOL_CREATE`, `SUBVOL_SETFLAGS`; of bcachefs.
+        0x5000_9401,
+        0x5000_9417,
+        0x5000_940e,
+        0x4008_941a,
+        0x4020_bc10,
     ] {
+        // What `cp` shares content by is of Btrfs's kind.
         tells(
             &filters,
             libc::SYS_ioctl,
-            &[&[0, 0x5401]],
+            &[
+                &[0, 0x5401],
+                &[0, 0x4004_9409],
+                &[0, 0x4020_940d],
+                &[0, 0xc018_9436],
+            ],
             &[&[0, control], &[0, control | wide]],
         );
     }
@@ -235,6 +249,11 @@ fn what_is_refused_by_its_arguments_is_refused_by_no_more_and_no_less() {
         (libc::SYS_migrate_pages, &[0], &[5]),
     ] {
         tells(&filters, call, &[own], &[other]);
+    }
+
+    // Of a process group, and of a user: 0 isn't the caller alone.
+    for call in [libc::SYS_setpriority, libc::SYS_ioprio_set] {
+        tells(&filters, call, &[], &[&[2, 0], &[3, 0]]);
     }
 
     // Modes: with the set-user-ID bit, with the set-group-ID bit.
