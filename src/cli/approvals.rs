@@ -44,18 +44,25 @@ pub(super) struct ApprovalsArguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List what waits for a person, or was decided lately
+    #[command(after_help = EXIT_CODES)]
     List(ListArguments),
     /// Show one approval, whole
+    #[command(after_help = EXIT_CODES)]
     Show(ShowArguments),
     /// Let a command run
+    #[command(after_help = EXIT_CODES)]
     Approve(ResolveArguments),
     /// Refuse a command
+    #[command(after_help = EXIT_CODES)]
     Deny(ResolveArguments),
     /// Tell of what waits, and of all that comes and is decided, until it is interrupted
+    #[command(after_help = EXIT_CODES)]
     Watch(WatchArguments),
     /// List the decisions that hold for later commands as well
+    #[command(after_help = EXIT_CODES)]
     Remembered(WatchArguments),
     /// Have a decision hold no longer for later commands
+    #[command(after_help = EXIT_CODES)]
     Forget(ShowArguments),
 }
 

@@ -54,6 +54,11 @@ enum Command {
 
 /// The command line of `audit head`.
 #[derive(Debug, Args)]
+#[command(after_long_help = "Exit codes:\n\
+        \x20 0  printed\n\
+        \x20 1  the store can't be read, or the head can't be written\n\
+        \x20 2  there is no store there, or the command line is wrong\n\
+        \x20 5  the service can't be reached, fails, or doesn't take the credential")]
 struct HeadArguments {
     /// Directory of the event store, as execgate-policyd has it.
     #[arg(long, value_name = "DIR", env = "EXECGATE_POLICYD_DATA")]

@@ -433,7 +433,6 @@ fn policy(named: &str, credentials: &LinkCredentials) -> Finding {
     };
     let remedy = match error.obstacle {
         Some(obstacle) => Role::Gate.remedy(obstacle),
-        None if error.is_refused => Role::Gate.credential(),
         None => Role::Gate.service(),
     };
     // Some errors begin with whose they are.

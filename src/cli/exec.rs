@@ -325,6 +325,7 @@ impl Gate {
             .ok()
             .and_then(|context| context.parse().ok());
         link.gate = describe();
+        link.remedy = Some(|obstacle| Role::Gate.remedy(obstacle));
         link.credentials = options.policy.credentials();
         signal::ignore(libc::SIGPIPE);
         // A limit on the size of files is an error like a disk that is full.

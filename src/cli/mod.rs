@@ -275,7 +275,14 @@ fn with_tip(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
     let (Some(subcommand), Some(begins)) = (subcommand, begins) else {
         return error;
     };
-    if error.kind() != ErrorKind::UnknownArgument || has_separator || stray.starts_with('-') {
+    // As with `sh -c COMMAND`.
+    let is_string = subcommand == "exec" && stray == "-c";
+    let is_option = stray.starts_with('-') && !is_string;
+    if error.kind() != ErrorKind::UnknownArgument || has_separator || is_option {
+        return error;
+    }
+    let begins = begins + usize::from(is_string);
+    if begins == arguments.len() {
         return error;
     }
     let words = arguments.iter().skip(begins).map(|word| word.as_bytes());

@@ -100,6 +100,7 @@ impl Role {
                 "look at the files of --{option}-ca, --{option}-cert, --{option}-key and --{option}-token-file \
                  ({variable}_CA and so on)"
             ),
+            Obstacle::CallerRefused => self.credential(),
         }
     }
 
@@ -109,7 +110,6 @@ impl Role {
             return Some(self.remedy(obstacle));
         }
         match status.code() {
-            Code::Unauthenticated | Code::PermissionDenied => Some(self.credential()),
             Code::Unavailable | Code::DeadlineExceeded => Some(self.service()),
             Code::Unimplemented => Some(match self {
                 Self::Gate => self.service(),

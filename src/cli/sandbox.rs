@@ -1,10 +1,12 @@
 //! How the command line names a sandbox, and what it may.
 
+use std::ffi::OsStr;
 use std::fs::DirBuilder;
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 use super::denials::Denials;
@@ -24,7 +26,7 @@ pub(super) struct SandboxArguments {
     /// command line of your own. Its words are separated by spaces, with no quotes; {command} is the last,
     /// and stands for what is to be confined; {workdir}, {temporary}, {network}, {profile} are replaced, and
     /// a word with {read}, {write} or {hide} is there once for each such path
-    #[arg(long, value_name = "BACKEND", default_value = "landlock", value_parser = parse_backend)]
+    #[arg(long, value_name = "BACKEND", default_value = "landlock", value_parser = BackendParser, hide_possible_values = true)]
     sandbox: Named,
 
     /// The profile of this name in --profiles [default: read all but well-known secrets; write the working
@@ -82,6 +84,28 @@ enum Named {
     Landlock,
     Bubblewrap,
     Command(Template),
+}
+
+/// Parses a backend, and tells completions what backends there are.
+#[derive(Debug, Clone, Copy)]
+struct BackendParser;
+
+impl TypedValueParser for BackendParser {
+    type Value = Named;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Named, clap::Error> {
+        parse_backend.parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let backends = ["landlock", "bubblewrap", "none", "command:"];
+        Some(Box::new(backends.into_iter().map(PossibleValue::new)))
+    }
 }
 
 fn parse_backend(text: &str) -> Result<Named, String> {

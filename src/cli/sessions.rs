@@ -39,8 +39,10 @@ pub(super) struct SessionsArguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List the sessions whose gates are connected
+    #[command(after_help = EXIT_CODES)]
     List(ListArguments),
     /// End a session: its gate ends all that runs in it, and every exec that it still asks for is denied
+    #[command(after_help = EXIT_CODES)]
     Terminate(TerminateArguments),
 }
 

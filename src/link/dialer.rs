@@ -3,9 +3,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tonic::Status;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
+use tonic::{Code, Status};
 
 use super::connector::{ConnectError, Connector, Objection};
 use super::credentials::{CredentialFiles, LinkCredentials};
@@ -77,7 +77,7 @@ impl Dialer {
         let files = Arc::clone(&self.files);
         let read = tokio::task::spawn_blocking(move || files.authorization()).await;
         let read = read.map_err(|error| Status::internal(error.to_string()))?;
-        let token = read.map_err(|error| Status::unauthenticated(error.to_string()))?;
+        let token = read.map_err(|error| Status::from_error(ConnectError::from(error).into()))?;
         if let Some(token) = token {
             metadata.insert("authorization", token);
         }
@@ -93,10 +93,17 @@ impl Dialer {
         }
     }
 
-    /// What has to be changed for such a call, where the connection knows it. To be asked before
+    /// What has to be changed for such a call, where that is known. To be asked before
     /// [`explain`](Self::explain).
     pub(super) fn obstacle(&self, status: &Status) -> Option<Obstacle> {
-        self.objection(status)?.obstacle
+        match self.objection(status) {
+            Some(objection) => objection.obstacle,
+            None => matches!(
+                status.code(),
+                Code::Unauthenticated | Code::PermissionDenied
+            )
+            .then_some(Obstacle::CallerRefused),
+        }
     }
 
     fn objection(&self, status: &Status) -> Option<Objection> {

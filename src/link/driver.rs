@@ -72,6 +72,7 @@ async fn call_again_and_again(shared: &Arc<Shared>, route: &Route) {
             .catch_unwind()
             .await
             .unwrap_or_else(|_| Status::internal("the response can't be taken apart"));
+        let obstacle = dialer.obstacle(&status);
         let status = dialer.explain(status);
         if status.code() == Code::Ok && shared.update(|state| state.is_over()) {
             return;
@@ -98,7 +99,7 @@ async fn call_again_and_again(shared: &Arc<Shared>, route: &Route) {
             }
         }
         let others = route.tried(&mut round, place, pb::after_status(status.code()));
-        shared.call_broke(&status, others, &cause);
+        let cause = shared.call_broke(&status, others, obstacle, &cause);
         let is_over = shared.over.is_cancelled();
         shared.call_ended(others, round.next(), &cause);
         if others == Others::Untried {

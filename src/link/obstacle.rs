@@ -24,4 +24,23 @@ pub enum Obstacle {
     Plaintext,
     /// A file of keys, certificates or tokens can't be used.
     Files,
+    /// The service was reached, and refuses whoever calls by what is shown.
+    CallerRefused,
+}
+
+impl Obstacle {
+    /// What becomes of a call to the policy service, in words behind its name.
+    pub(super) fn outcome(self) -> &'static str {
+        match self {
+            Self::UntrustedService
+            | Self::AnotherHost
+            | Self::ServiceCertificateTime
+            | Self::StrangeUser => "isn't trusted",
+            Self::NoTls | Self::OnlyTls | Self::Plaintext | Self::Files => "can't be called",
+            Self::NoCertificate
+            | Self::CertificateRefused
+            | Self::CertificateTime
+            | Self::CallerRefused => "refuses this gate",
+        }
+    }
 }

@@ -5,6 +5,7 @@ use super::credentials::LinkCredentials;
 use super::disclosure::Disclosure;
 use super::endpoint::Endpoint;
 use super::log::LogBounds;
+use super::obstacle::Obstacle;
 use super::state::Bounds;
 use crate::journal::Journal;
 use crate::pb::{TraceParent, v1};
@@ -59,6 +60,8 @@ pub struct LinkOptions {
     pub trace_parent: Option<TraceParent>,
     /// How the gate describes itself.
     pub gate: GateDescription,
+    /// What its owner is told to do about an obstacle, in the log; nothing by default.
+    pub remedy: Option<fn(Obstacle) -> String>,
 }
 
 impl LinkOptions {
@@ -85,6 +88,7 @@ impl LinkOptions {
             disclosure: Disclosure::default(),
             trace_parent: None,
             gate: GateDescription::default(),
+            remedy: None,
         }
     }
 

@@ -17,8 +17,6 @@ pub struct ProbeError {
     words: String,
     /// What has to be changed, where that is known.
     pub obstacle: Option<Obstacle>,
-    /// The service was reached, and refuses whoever calls by what is shown.
-    pub is_refused: bool,
 }
 
 impl ProbeError {
@@ -26,7 +24,6 @@ impl ProbeError {
         Self {
             words,
             obstacle: None,
-            is_refused: false,
         }
     }
 }
@@ -67,11 +64,6 @@ impl Endpoint {
                     }
                     status => Err(ProbeError {
                         obstacle,
-                        is_refused: obstacle.is_none()
-                            && matches!(
-                                status.code(),
-                                Code::Unauthenticated | Code::PermissionDenied
-                            ),
                         ..ProbeError::saying(describe(&status))
                     }),
                 }

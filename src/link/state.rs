@@ -355,9 +355,9 @@ impl<R> SessionState<R> {
         let answerable = match (&self.call.phase, &self.outage) {
             (Phase::Proven, _) | (Phase::Opened, None) => None,
             (_, Some(outage)) => Some(outage.cause.clone()),
-            (Phase::Down | Phase::Attempted, None) => {
-                Some("no connection could be made yet".to_owned())
-            }
+            (Phase::Down | Phase::Attempted, None) => Some(
+                "the policy service can't be reached: no connection could be made yet".to_owned(),
+            ),
         };
         match (self.withdraw(exec), answerable) {
             (None, _) => Expiry::Gone,

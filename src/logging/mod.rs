@@ -130,10 +130,12 @@ fn is_known(target: &str) -> bool {
     }
 }
 
-/// Whether what is written there is to have colours: on a terminal, unless `NO_COLOR` is set to something.
+/// Whether what is written there is to have colours: on a terminal that `TERM` says can show them, unless
+/// `NO_COLOR` is set to something.
 pub fn has_colours(output: &impl IsTerminal) -> bool {
     let refuses = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    output.is_terminal() && !refuses
+    let can = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
+    output.is_terminal() && can && !refuses
 }
 
 /// Starts logging what `filter` lets through, such as `warn` or `execgate::link=debug`. What is logged

@@ -198,7 +198,7 @@ impl Authentication {
                 token: shown.map(Credential::Token),
                 credential: shown.map(Credential::Token),
             }),
-            (_, None) => Err("the policy service asks for a token, and the gate shows none"),
+            (_, None) => Err("the policy service asks for a token, and none is shown"),
         }
     }
 }

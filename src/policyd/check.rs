@@ -32,11 +32,11 @@ const MOST_TIME: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Args)]
 #[command(
     after_long_help = "The command isn't run. A bare name is looked up in PATH, as a shell does it.\n\n\
-        EXAMPLES\n\
+        Examples:\n\
         \x20 execgate check --rules demo.rules.star -- git push origin main\n\
         \x20 execgate check --rules demo.rules.star --label ci=yes --workdir /srv -- make install\n\
         \x20 execgate check --rules demo.rules.star --output json -- /opt/tool/bin/x | jq .matched\n\n\
-        EXIT CODES\n\
+        Exit codes:\n\
         \x20 0  run it inside the sandbox\n\
         \x20 1  the answer couldn't be written\n\
         \x20 2  the rules can't be used, the command isn't found, or the command line is wrong\n\

@@ -21,12 +21,12 @@ const PREFIX: &str = "execgate_";
     after_long_help = "The gate shows the token (--policy-token-file); the policy service knows its SHA-256 \
         alone (execgate-policyd --tokens, or --operators for people). A name may have several tokens, so that a new one can be in use \
         before the old one's line is taken out.\n\n\
-        EXAMPLES\n\
+        Examples:\n\
         \x20 execgate token ci-7\n\
         \x20 execgate token ci-7 --write /run/execgate/token >> /etc/execgate/tokens\n\
         \x20 execgate token ada --role operator --write ~/.execgate-token >> /etc/execgate/operators\n\
         \x20 execgate token jane --role auditor --write ~/.execgate-token >> /etc/execgate/operators\n\n\
-        EXIT CODES\n\
+        Exit codes:\n\
         \x20 0  made\n\
         \x20 1  it couldn't be written\n\
         \x20 2  the command line is wrong"

@@ -67,6 +67,44 @@ fn every_command_says_what_it_does() {
     );
 }
 
+/// The commands below `command`, as its help lists them.
+fn commands_of(command: &[String]) -> Vec<Vec<String>> {
+    let help = help_of(command);
+    let listed = help.lines().skip_while(|line| *line != "Commands:");
+    let names = listed.skip(1).take_while(|line| line.starts_with("  "));
+    names
+        .filter(|line| !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .map(|name| [command, &[name.to_owned()]].concat())
+        .collect()
+}
+
+fn help_of(command: &[String]) -> String {
+    let mut help = Command::new(EXECGATE);
+    let done = process::run(help.args(command).arg("--help").env_clear());
+    done.exits(0).output()
+}
+
+#[test]
+fn every_command_says_its_exit_codes() {
+    let mut rest = commands_of(&[]);
+    let mut seen = 0;
+    while let Some(command) = rest.pop() {
+        seen += 1;
+        let help = help_of(&command);
+        let headings: Vec<_> = help
+            .lines()
+            .filter(|line| line.starts_with("Exit codes"))
+            .collect();
+        assert_eq!(headings.len(), 1, "{command:?}: {help}");
+        let shouts = |line: &&str| ["EXAMPLES", "EXIT CODES"].contains(&line.trim());
+        assert_eq!(help.lines().find(shouts), None, "{command:?}");
+        rest.extend(commands_of(&command));
+    }
+    assert!(seen > 20, "{seen}");
+}
+
 #[test]
 fn versions_are_the_packages() {
     for (name, program) in [

@@ -46,8 +46,20 @@ fn rules_and_audit_know_a_gate_by_its_token_and_its_session_does_not(shell: &She
     // Without it nothing runs, and the user reads why.
     let done = gate.exec("/bin/true");
     done.exits(1)
-        .says("Execution denied: the policy service can't be reached: ")
-        .says("asks for a token, and the gate shows none");
+        .says("Execution denied: the policy service refuses this gate: ")
+        .says("asks for a token, and none is shown");
+    // The gate's owner reads what to do.
+    assert!(
+        done.errors().contains("EXECGATE_POLICY_TOKEN_FILE"),
+        "{done}"
+    );
+    std::fs::write(&token, "another\n").expect("a file");
+    exec("/bin/true")
+        .exits(1)
+        .says("Execution denied: the policy service refuses this gate: ")
+        .says("the token isn't one that the policy service knows")
+        .says("WARN the policy service refuses this gate: ")
+        .says("EXECGATE_POLICY_TOKEN_FILE");
     set_mode(0o644);
     exec("/bin/true").exits(125).says("chmod 600");
 }

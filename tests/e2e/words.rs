@@ -116,6 +116,10 @@ fn words_that_are_in_the_wrong_place_are_said_where_they_belong() {
     execgate(&["exce"]).exits(2).says("'exec'");
     for (arguments, tip) in [
         (&["exec", "ls", "a b"][..], "execgate exec ... -- ls 'a b'"),
+        (
+            &["exec", "-c", "uname -s"],
+            "execgate exec ... -- 'uname -s'",
+        ),
         (&["shell", "--login", "x"], "execgate shell ... -- x"),
         (
             &["check", "--rules", "x", "git", "push"],
@@ -226,23 +230,30 @@ fn a_service_that_is_not_there_ends_each_command_alike() {
 fn colours_are_for_terminals_and_not_for_all_of_them() {
     const TERMINAL: &str =
         "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";
-    let on_terminal = |variable: Option<&str>| {
+    let on_terminal = |variable: Option<&str>, terminal: Option<&str>| {
         let mut command = Command::new("python3");
         command
             .args(["-c", TERMINAL, EXECGATE, "doctor", "--policy", NOWHERE])
             .env_clear()
-            .env("PATH", "/usr/bin:/bin")
-            .env("TERM", "xterm");
+            .env("PATH", "/usr/bin:/bin");
+        command.envs(terminal.map(|value| ("TERM", value)));
         command.envs(variable.map(|value| ("NO_COLOR", value)));
         process::run(&mut command).output()
     };
-    for (variable, is_coloured) in [(None, true), (Some(""), true), (Some("1"), false)] {
-        let output = on_terminal(variable);
+    for (variable, terminal, is_coloured) in [
+        (None, Some("xterm"), true),
+        (Some(""), Some("xterm"), true),
+        (Some("1"), Some("xterm"), false),
+        (None, Some("dumb"), false),
+        (None, Some(""), false),
+        (None, None, false),
+    ] {
+        let output = on_terminal(variable, terminal);
         assert!(output.contains("policy service"), "{output:?}");
         assert_eq!(
             output.contains("\x1b["),
             is_coloured,
-            "{variable:?}: {output:?}"
+            "{variable:?} {terminal:?}: {output:?}"
         );
     }
     let done = execgate(&["doctor"]);
@@ -265,6 +276,10 @@ fn shells_and_manuals_know_the_programs() {
                 "{script}"
             );
             if shell == "bash" {
+                if program == "execgate" {
+                    let backends = "\"landlock bubblewrap none command:\"";
+                    assert!(script.contains(backends), "{script}");
+                }
                 let file = place.path().join(program);
                 std::fs::write(&file, script).expect("a file");
                 let file = file.display().to_string();
@@ -278,7 +293,7 @@ fn shells_and_manuals_know_the_programs() {
         ("execgate.1", "First steps"),
         ("execgate-exec.1", "redact"),
         ("execgate-approvals-list.1", "service"),
-        ("execgate-policyd.1", "EXIT CODES"),
+        ("execgate-policyd.1", "Exit codes:"),
     ] {
         let page = std::fs::read_to_string(place.path().join(page)).expect(page);
         assert!(page.contains(words), "{page}");

@@ -41,6 +41,16 @@ pub(crate) async fn refused(why: &str, endpoint: &str, credentials: LinkCredenti
     assert!(!reason.contains('\n') && reason.len() < 300, "{reason:?}");
 }
 
+/// The same, where the service was reached: it refuses the gate, and the denial says so.
+pub(crate) async fn refused_there(why: &str, endpoint: &str, credentials: LinkCredentials) {
+    let (_, reason) = told(endpoint, credentials).await;
+    let words = format!("the policy service refuses this gate: {endpoint}: ");
+    assert!(
+        reason.starts_with(&words) && reason.contains(why),
+        "{reason}"
+    );
+}
+
 fn trusting(ca: &Authority) -> LinkCredentials {
     LinkCredentials {
         ca: Some(ca.file.clone()),
@@ -115,7 +125,7 @@ async fn a_gate_without_a_good_certificate_is_refused_and_told_why() {
             let service = place.serve(&arguments);
             let mut credentials = trusting(&ca);
             credentials.certificate = certificate;
-            refused(gate_says, &service.https(), credentials).await;
+            refused_there(gate_says, &service.https(), credentials).await;
             service.wait_for_log(service_says).await;
             assert_eq!(place.count("SELECT count(*) FROM events"), 0);
         }
@@ -159,7 +169,8 @@ async fn a_service_without_a_good_certificate_is_told_nothing() {
             let service = place.serve(&arguments);
             let mut credentials = trusting(&ca);
             credentials.token = Some(place.secret("token", "t"));
-            refused(gate_says, &service.https(), credentials).await;
+            let gate_says = format!("isn't trusted: {}: {gate_says}", service.https());
+            refused(&gate_says, &service.https(), credentials).await;
             service.wait_for_log(service_says).await;
         }
     })
@@ -214,13 +225,13 @@ async fn a_token_says_who_a_gate_is_over_tls_and_on_loopback() {
             known_as("token:ci-7", &endpoint, with("first")).await;
             known_as("token:lab", &endpoint, with("third\n")).await;
             known_as("token:ci-7", &endpoint, with("second")).await;
-            refused(
+            refused_there(
                 "the token isn't one that the policy service knows",
                 &endpoint,
                 with("fourth"),
             )
             .await;
-            refused("the gate shows none", &endpoint, trusting(&ca)).await;
+            refused_there("none is shown", &endpoint, trusting(&ca)).await;
         }
         for service in [with_tls, on_loopback] {
             service
@@ -246,7 +257,7 @@ async fn either_a_certificate_or_a_token_will_do_where_both_are_asked_for() {
         let certificate = ca.issue(directory, "gate", &[dns("gate.example")], Validity::Now);
 
         let mut credentials = trusting(&ca);
-        refused("the gate shows none", &service.https(), credentials.clone()).await;
+        refused("none is shown", &service.https(), credentials.clone()).await;
         credentials.token = Some(place.secret("token", "t"));
         known_as("token:ci", &service.https(), credentials.clone()).await;
         credentials.certificate = Some(certificate);

@@ -57,7 +57,7 @@ async fn certificates_of_the_example_and_tokens_of_the_command_do() {
             ..trusting()
         };
         known_as("token:ci-7", &service.https(), by_token).await;
-        refused("the gate shows none", &service.https(), trusting()).await;
+        refused("none is shown", &service.https(), trusting()).await;
 
         // Renewed, by the same command.
         made();
@@ -71,7 +71,7 @@ async fn certificates_of_the_example_and_tokens_of_the_command_do() {
             .arg(&ca);
         let done = process::run(&mut doctor);
         assert!(done.output().contains("missing policy service"), "{done}");
-        assert!(done.output().contains("the gate shows none"), "{done}");
+        assert!(done.output().contains("none is shown"), "{done}");
         doctor.arg("--policy-token-file").arg(place.path("ci-7"));
         let done = process::run(&mut doctor);
         assert!(done.output().contains("good    policy service"), "{done}");

@@ -7,7 +7,7 @@ use std::process::Command;
 use execgate::link::{CertificateFiles, LinkCredentials};
 use execgate::model::DecisionCode;
 
-use crate::credentials::{known_as, refused};
+use crate::credentials::{known_as, refused, refused_there};
 use crate::gate::Gate;
 use crate::pki::{Authority, Validity, dns, here, uri};
 use crate::process::{Done, EXECGATE, run};
@@ -58,7 +58,7 @@ async fn where_gates_have_certificates_operators_have_tokens_and_neither_is_the_
         known_as("dns:gate.example", &url, credentials.clone()).await;
         // With an operator's token it isn't that gate any more, nor any.
         credentials.token = Some(operator.clone());
-        refused("this credential isn't a gate's", &url, credentials).await;
+        refused_there("this credential isn't a gate's", &url, credentials).await;
         refused("shows no certificate", &url, trusting.clone()).await;
         let mut credentials = trusting;
         credentials.token = Some(stranger);

@@ -93,7 +93,7 @@ async fn where_tokens_are_asked_for_a_user_is_not_enough() {
         let socket = format!("unix:{}", place.path("s").display());
         let tokens = place.tokens(&[("ci", "t")]);
         let _service = place.serve_at(&socket, &[&"--tokens", &tokens]);
-        refused("the gate shows none", &socket, LinkCredentials::default()).await;
+        refused("none is shown", &socket, LinkCredentials::default()).await;
         let credentials = LinkCredentials {
             token: Some(place.secret("token", "t")),
             ..LinkCredentials::default()

@@ -440,7 +440,41 @@ async fn a_person_has_no_longer_than_the_cap() {
             message: String::new(),
         }))
         .await;
-        asked.denied(DecisionCode::TimedOut).await;
+        let reason = asked.denied(DecisionCode::TimedOut).await;
+        assert_eq!(
+            reason,
+            "nobody decided within the time of --approval-timeout"
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_person_has_no_longer_than_the_service_says() {
+    scenario(async {
+        let mut peer = Peer::start().await;
+        let gate = Gate::with(&peer.endpoint, |options| {
+            options.verdict_deadline = SHORT;
+            options.pending_cap = EVER;
+        });
+        let mut call = peer.call().await;
+        call.started().await;
+        let asked = gate.ask(1);
+        call.asked(1).await;
+        call.answer(Answer::VerdictPending(v1::VerdictPending {
+            exec_id: 1,
+            expected_within: Some(prost_types::Duration {
+                seconds: 0,
+                nanos: 1,
+            }),
+            message: String::new(),
+        }))
+        .await;
+        let reason = asked.denied(DecisionCode::TimedOut).await;
+        assert_eq!(
+            reason,
+            "nobody decided within the time that the policy service had named"
+        );
     })
     .await;
 }

@@ -9,6 +9,7 @@ use tonic::{Code, Status};
 
 use super::{Reply, Shared};
 use crate::link::driver::concerns_all;
+use crate::link::obstacle::Obstacle;
 use crate::link::outage::Said;
 use crate::link::route::Others;
 use crate::link::state::{CallNumber, ToSend};
@@ -68,34 +69,46 @@ impl Shared {
         }
     }
 
-    /// Counts a call that ended early, and says so where that is news.
-    pub(in crate::link) fn call_broke(&self, status: &Status, others: Others, cause: &str) {
+    /// Counts a call that ended early, and says so where that is news. Returns what those read who wait no longer.
+    pub(in crate::link) fn call_broke(
+        &self,
+        status: &Status,
+        others: Others,
+        obstacle: Option<Obstacle>,
+        cause: &str,
+    ) -> String {
         self.tally.broken_calls.add(1);
+        let outcome = obstacle.map_or("can't be reached", Obstacle::outcome);
+        let denial = format!("the policy service {outcome}: {cause}");
         let (session, trace) = (self.session.description.id, self.trace());
         let (trace, code) = (trace.trace(), status.code());
         if others == Others::Untried {
             tracing::info!(%session, trace, ?code, "a call ended, and another endpoint is tried: {cause}");
-            return;
+            return denial;
         }
         tracing::debug!(%session, trace, ?code, "a call ended: {cause}");
         let now = Instant::now();
         // A service that restarts may end calls cleanly.
         let (what, said) = if code == Code::Ok || concerns_all(status) {
-            ("can't be reached", self.outages.lost(now))
+            (outcome, self.outages.lost(now))
         } else {
-            ("refuses the session", self.refusals.lost(now))
+            let what = obstacle.map_or("refuses the session", Obstacle::outcome);
+            (what, self.refusals.lost(now))
         };
+        let hint = self.options.remedy.zip(obstacle);
+        let hint = hint.map(|(remedy, obstacle)| remedy(obstacle));
         match said {
             Some(Said::Lost) => tracing::warn!(
-                %session, trace, ?code,
+                %session, trace, ?code, hint,
                 "the policy service {what}: {cause}; it is tried again until it is back"
             ),
             Some(Said::StillLost(since, attempts)) => tracing::warn!(
-                %session, trace, ?code, ?since, attempts,
+                %session, trace, ?code, ?since, attempts, hint,
                 "the policy service still {what}: {cause}"
             ),
             Some(Said::Back(..)) | None => {}
         }
+        denial
     }
 
     /// The call has ended or failed: records that, and answers those who wait no longer.

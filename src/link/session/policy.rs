@@ -50,8 +50,9 @@ impl SessionLink {
             reply,
             person: None,
         };
+        let asked = Instant::now();
         let taken = shared.tell(|state| {
-            let taken = state.ask(exec.id, body.clone(), asker, Instant::now())?;
+            let taken = state.ask(exec.id, body.clone(), asker, asked)?;
             let outlives = shared.keep(taken.sequence, &body, Position::Within);
             if outlives == Outlives::Nothing && shared.options.audit == Audit::Strict {
                 state.withdraw(exec.id);
@@ -94,10 +95,11 @@ impl SessionLink {
                 }) {
                     Expiry::NotBefore(later) => deadline.as_mut().reset(later),
                     Expiry::TimedOut(asker) => {
+                        let is_person_asked = asker.person.is_some();
                         drop(asker);
                         open.exec = None;
                         shared.withdraw_at_deadline(exec.id);
-                        return Ok(shared.timed_out());
+                        return Ok(shared.timed_out(is_person_asked, asked));
                     }
                     Expiry::Unreachable(asker, cause) => {
                         drop(asker);
@@ -250,17 +252,21 @@ impl Shared {
         }
     }
 
-    fn timed_out(&self) -> Verdict {
+    fn timed_out(&self, is_person_asked: bool, asked: Instant) -> Verdict {
         self.tally.timed_out.add(1);
-        self.unavailable(
-            DecisionCode::TimedOut,
-            "the policy service gave no verdict in time".to_owned(),
-        )
+        let reason = if !is_person_asked {
+            "the policy service gave no verdict in time"
+        } else if asked.elapsed() >= self.options.pending_cap {
+            "nobody decided within the time of --approval-timeout"
+        } else {
+            "nobody decided within the time that the policy service had named"
+        };
+        self.unavailable(DecisionCode::TimedOut, reason.to_owned())
     }
 
     fn unreachable(&self, cause: &str) -> Verdict {
         self.tally.unreachable.add(1);
-        let reason = pb::one_line(format!("the policy service can't be reached: {cause}"));
+        let reason = pb::one_line(cause.to_owned());
         self.unavailable(DecisionCode::Unreachable, reason)
     }
 

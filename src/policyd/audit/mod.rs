@@ -37,7 +37,7 @@ pub use verify::verify;
 #[command(
     after_long_help = "Lists commands in the order in which the policy service learnt of them. Works \
         while the service runs.\n\n\
-        EXAMPLES\n\
+        Examples:\n\
         \x20 execgate audit --data /var/lib/execgate\n\
         \x20 execgate audit --data /var/lib/execgate --verdict deny --since 1h\n\
         \x20 execgate audit --data /var/lib/execgate --session 3f2a --tree\n\
@@ -47,7 +47,7 @@ pub use verify::verify;
         \x20 execgate audit head --data /var/lib/execgate\n\
         \x20 execgate audit head --service https://policy.example:7443 --service-token-file auditor.token\n\
         \x20 execgate audit verify --data /var/lib/execgate --anchor 1234:5f7a...\n\n\
-        EXIT CODES\n\
+        Exit codes:\n\
         \x20 0  listed, also when nothing matched; verified\n\
         \x20 1  the store can't be read, or the list can't be written\n\
         \x20 2  there is no store there, or the command line is wrong\n\
@@ -125,7 +125,12 @@ pub struct FilterArgs {
         put in between shows, and so does a list that says otherwise than its events.\n\n\
         Without --anchor it can't show that the store as a whole isn't another one, made by somebody who can write \
         it, nor that the latest events weren't cut off. Note `execgate audit head` elsewhere now and then, and give \
-        what was noted."
+        what was noted.\n\n\
+        Exit codes:\n\
+        \x20 0  verified\n\
+        \x20 1  the store can't be read, or the outcome can't be written\n\
+        \x20 2  there is no store there, or the command line is wrong\n\
+        \x20 3  events were altered or removed, or an anchor isn't met"
 )]
 pub struct VerifyArgs {
     /// Directory of the event store, as execgate-policyd has it.
@@ -177,7 +182,7 @@ pub enum AuditOutput {
 /// When colours are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum AuditColor {
-    /// On a terminal, unless `NO_COLOR` is set.
+    /// On a terminal that isn't dumb (`TERM`), unless `NO_COLOR` is set.
     Auto,
     /// Always.
     Always,

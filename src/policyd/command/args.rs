@@ -25,7 +25,7 @@ pub(super) const LOG: &str = "info";
         Gates connect by gRPC and ask before each command; the answer is to run it inside the sandbox, \
         to escalate it (run it outside), or to deny it. What nothing in the rules matches is denied. \
         With --data every event is stored, and `execgate audit` reads it.",
-    after_long_help = "EXAMPLES\n\
+    after_long_help = "Examples:\n\
         \x20 Serve this host:\n\
         \x20   execgate-policyd --rules demo.rules.star --data /var/lib/execgate\n\n\
         \x20 Serve by a socket that only this user can open:\n\
@@ -37,20 +37,20 @@ pub(super) const LOG: &str = "info";
         \x20   execgate-policyd --rules demo.rules.star --listen 127.0.0.1:0 --output json\n\n\
         \x20 Try what the rules would answer, without any service:\n\
         \x20   execgate check --rules demo.rules.star -- git push\n\n\
-        RULES\n\
+        Rules:\n\
         \x20 prefix_rule(pattern = [\"git\", [\"status\", \"log\"]])\n\
         \x20 prefix_rule(pattern = [\"git\", \"push\"], decision = \"deny\", justification = \"Ask first.\")\n\
         \x20 The strictest rule that matches wins. The file is loaded again when it changes and at\n\
         \x20 SIGHUP; a file with errors changes nothing, and the log says so. The same holds for\n\
         \x20 certificates, keys and tokens.\n\n\
-        IDENTITY\n\
+        Identity:\n\
         \x20 A gate is who its credential says: the certificate's URI or DNS name, the token's name,\n\
         \x20 the user of its process on a Unix socket. Rules know it as exec.gate. A session is of\n\
         \x20 the gate that started it, and no other gate may go on with it.\n\n\
-        SIGNALS\n\
+        Signals:\n\
         \x20 TERM, INT  store what was received, and exit\n\
         \x20 HUP        load rules, certificates, keys and tokens again\n\n\
-        EXIT CODES\n\
+        Exit codes:\n\
         \x20 0  stopped by a signal\n\
         \x20 1  failed while it served\n\
         \x20 2  the command line is wrong\n\

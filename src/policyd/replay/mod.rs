@@ -40,12 +40,12 @@ use report::Report;
         A change is another verdict, or the same on other terms. Another rule or reason for the same verdict is counted, \
         and is no change. Of what was only monitored it counts what was done. What a person was asked about counts as \
         \"ask\", whatever the answer was.\n\n\
-        EXAMPLES\n\
+        Examples:\n\
         \x20 execgate replay --rules new.rules.star --data /var/lib/execgate --since 7d\n\
         \x20 execgate replay --rules rules.d --data /var/lib/execgate --label job=42 --output json | jq .changes\n\
         \x20 execgate audit --data /var/lib/execgate --export > week.jsonl\n\
         \x20 execgate replay --rules new.rules.star --from week.jsonl\n\n\
-        EXIT CODES\n\
+        Exit codes:\n\
         \x20 0  nothing that could be judged would change\n\
         \x20 1  something would change\n\
         \x20 2  the rules can't be used, the record can't be read, the result can't be written, or the command line \

@@ -36,12 +36,12 @@ use gather::Gathered;
         escalated, are named with their whole command line; what would be shorter and too wide stands beside it as a \
         comment that says why. What can't be written as a rule is a comment too: arguments that aren't text, or that \
         the gate's owner had replaced.\n\n\
-        EXAMPLES\n\
+        Examples:\n\
         \x20 execgate suggest --data /var/lib/execgate --session 3f2a > build.rules.star\n\
         \x20 execgate check --rules build.rules.star -- make\n\
         \x20 execgate replay --rules build.rules.star --data /var/lib/execgate --session 3f2a\n\
         \x20 execgate suggest --data /var/lib/execgate --label job=42 --monitor\n\n\
-        EXIT CODES\n\
+        Exit codes:\n\
         \x20 0  rules were written, and answer all that is on record as it was answered\n\
         \x20 1  rules were written, and some execs on record get another answer by them: comments say which\n\
         \x20 2  the record can't be read, the rules can't be written, or the command line is wrong"
