@@ -24,6 +24,7 @@ mod filter;
 pub(in crate::policyd) mod fuzzing;
 mod lock;
 mod pace;
+mod place;
 mod query;
 mod recall;
 mod retention;
@@ -45,9 +46,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 pub use chain::Link;
 pub(crate) use chain::ends;
 pub use error::StoreError;
+pub(in crate::policyd) use error::WriteError;
 use execs::Execs;
 pub(crate) use filter::Filter;
 use pace::Pace;
+pub(in crate::policyd) use place::Place;
 pub(crate) use query::{Arguments, Want, changes, page, session};
 pub(crate) use recall::complete_wholly;
 pub use retention::Retention;
@@ -193,12 +196,17 @@ impl Store {
     pub fn open_keeping(directory: &Path, retention: Retention) -> Result<Self, StoreError> {
         let (connection, lock) = schema::open_for_writing(directory)?;
         let path = schema::file_in(directory);
+        let place = Place::of(&path).map_err(|source| StoreError::CreateFile {
+            path: path.clone(),
+            source,
+        })?;
         let head = chain::head(&connection).map_err(|source| StoreError::Open { path, source })?;
         let (reached, head) = watch::channel(head);
         let (queue, messages) = mpsc::channel(QUEUED_EVENTS);
         let state = Arc::new(WriterState::default());
         let writer = Writer {
             connection,
+            place,
             _lock: lock,
             messages,
             state: Arc::clone(&state),
@@ -515,6 +523,7 @@ impl Journal {
 
 struct Writer {
     connection: Connection,
+    place: Place,
     /// Given up after the connection is closed.
     _lock: lock::WriteLock,
     messages: mpsc::Receiver<Message>,
@@ -585,7 +594,7 @@ impl Writer {
             }
             self.store(&batch);
             for (session, reply) in questions {
-                match schema::highest(&self.connection, &session) {
+                match self.highest(&session) {
                     Ok(highest) => drop(reply.send(highest)),
                     Err(error) => tracing::error!("reading how far a session is stored: {error}"),
                 }
@@ -613,9 +622,7 @@ impl Writer {
                 tracing::error!(
                     events = batch.len(),
                     held_back,
-                    "writing events: {error}; {}. Verdicts go on, events aren't acknowledged, and it \
-                     is tried again",
-                    error::advice(&error)
+                    "writing events: {error}. Verdicts go on, events aren't acknowledged, and it is tried again"
                 );
             }
             if self.state.is_closing.load(Ordering::Relaxed) {
@@ -644,6 +651,12 @@ impl Writer {
         }
     }
 
+    /// How far a session is stored where somebody may see it.
+    fn highest(&self, session: &str) -> Result<u64, WriteError> {
+        self.place.check()?;
+        Ok(schema::highest(&self.connection, session)?)
+    }
+
     /// Removes some of what isn't kept.
     fn prune(&mut self) {
         let pruned = self
@@ -664,7 +677,7 @@ impl Writer {
         }
     }
 
-    fn commit(&mut self, batch: &[Box<Record>]) -> rusqlite::Result<()> {
+    fn commit(&mut self, batch: &[Box<Record>]) -> Result<(), WriteError> {
         // Begun for writing: the end of the chain must stay what it is, also where others write.
         let transaction = self
             .connection
@@ -704,6 +717,7 @@ impl Writer {
             }
         }
         execs.write(&transaction, || pace.step())?;
+        self.place.check()?;
         transaction.commit()?;
         self.state
             .written

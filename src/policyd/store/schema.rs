@@ -23,7 +23,7 @@ const SCHEMA_VERSION: i64 = 5;
 /// Marks a database as one of ours: "EXGP".
 const APPLICATION_ID: i64 = 0x4558_4750;
 /// The database, inside the data directory.
-const FILE_NAME: &str = "events.sqlite";
+pub(super) const FILE_NAME: &str = "events.sqlite";
 /// How long another process's lock is waited for.
 pub(super) const BUSY_TIME: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
