@@ -74,6 +74,22 @@ pub enum StoreError {
         /// Why.
         source: rusqlite::Error,
     },
+    /// It can only be read where something can be written: its latest events are in the log beside it.
+    #[error(
+        "opening the event store {}: {source}; {} beside it holds events that aren't in it yet, and this user can't \
+         write there: copy both to a directory that this user may write, or make the copy anew, by \
+         `sqlite3 FILE \".backup COPY\"`",
+        path.display(),
+        log.display()
+    )]
+    Unmerged {
+        /// The database.
+        path: PathBuf,
+        /// The log.
+        log: PathBuf,
+        /// Why it can't be opened as it is.
+        source: rusqlite::Error,
+    },
     /// The database is something else's.
     #[error(
         "opening the {} {}: it is a database of another program; give a directory of its own",

@@ -266,33 +266,16 @@ fn prepare(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
     transaction.commit().map_err(open_error)
 }
 
-/// Opens the store for reading, also while it is written.
-///
-/// # Errors
-/// When there is none, or it can't be read.
-pub fn open_for_reading(directory: &Path) -> Result<Connection, StoreError> {
-    let path = file_in(directory);
-    match path.metadata() {
-        Ok(found) if found.is_file() => {}
-        Err(source) if source.kind() == std::io::ErrorKind::PermissionDenied => {
-            return Err(StoreError::Closed { path, source });
-        }
-        _ => return Err(StoreError::Missing { path }),
-    }
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let open_error = |source| StoreError::Open {
-        path: path.clone(),
-        source,
-    };
-    let connection = Connection::open_with_flags(&path, flags).map_err(open_error)?;
-    connection.busy_timeout(BUSY_TIME).map_err(open_error)?;
-    let snapshot = connection.unchecked_transaction().map_err(open_error)?;
-    let version = check(&snapshot, &path)?;
-    drop(snapshot);
-    match version {
+/// Whether a database has what is read here.
+pub(super) fn check_for_reading(
+    connection: &Transaction<'_>,
+    path: &Path,
+) -> Result<(), StoreError> {
+    let path = path.to_owned();
+    match check(connection, &path)? {
         0 => Err(StoreError::Missing { path }),
         1..SCHEMA_VERSION => Err(StoreError::Older { path }),
-        _ => Ok(connection),
+        _ => Ok(()),
     }
 }
 
