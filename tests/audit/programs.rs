@@ -4,6 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Stdio};
+use std::time::{Duration, Instant};
+
+use execgate::pb::v1;
+use execgate::pb::v1::session_request::Event;
 
 use crate::place::{ONE, PATIENCE, Place, filled};
 
@@ -238,6 +242,42 @@ async fn an_auditor_sees_which_sessions_there_are_and_ends_none() {
     command.env("EXECGATE_SERVICE_TOKEN_FILE", place.path("gate"));
     let done = command.output().expect("it runs");
     assert_eq!(done.status.code(), Some(5), "{done:?}");
+}
+
+#[tokio::test]
+async fn a_session_that_has_ended_is_not_ended_again() {
+    let place = Place::new();
+    let mut gate = place.gate(ONE).await;
+    gate.tell(Event::SessionEnded(v1::SessionEnded::default()))
+        .await
+        .expect("told");
+    gate.stored().await;
+    drop(gate);
+    let url = place.url();
+    let terminate = |form: &[&str]| {
+        let terminate = ["sessions", "terminate", ONE, "--service", &url];
+        let mut command = place.command(&[&terminate, form].concat());
+        command.env("EXECGATE_SERVICE_TOKEN_FILE", place.path("ada"));
+        let done = command.output().expect("it runs");
+        assert_eq!(done.status.code(), Some(0), "{done:?}");
+        String::from_utf8(done.stdout).expect("text")
+    };
+    // The service sees a moment later that its gate is gone.
+    let began = Instant::now();
+    let list = ["sessions", "list", "--service", &url];
+    while place.execgate(&list).1.contains(ONE) {
+        assert!(began.elapsed() < PATIENCE, "it is still connected");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let said = terminate(&[]);
+    assert!(said.contains(" had ended by itself, at 20"), "{said}");
+    assert!(said.contains("nothing was changed"), "{said}");
+    let said = terminate(&["--output", "json"]);
+    let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert!(said["ended_at"].is_string(), "{said}");
+    assert_eq!(said["terminated_by"], serde_json::Value::Null);
+    let (_, listed, _) = place.execgate(&["audit", "--tree", "--data", &place.data()]);
+    assert!(!listed.contains("terminated"), "{listed}");
 }
 
 /// A program that watches, killed when dropped.

@@ -279,6 +279,19 @@ impl Store {
         })
     }
 
+    /// When a session ended, by its gate's clock, if the record says that it did. Blocks.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub(super) fn ended(&self, session: &str) -> Result<Option<SystemTime>, StoreError> {
+        schema::ended(&open_for_reading(self.directory())?, session).map_err(|source| {
+            StoreError::Open {
+                path: self.shared.path.clone(),
+                source,
+            }
+        })
+    }
+
     /// Queues a message, without waiting.
     fn send(&self, message: Message) -> Result<(), mpsc::error::TrySendError<Message>> {
         let is_urgent = message.is_urgent();

@@ -287,6 +287,24 @@ pub(super) fn highest(connection: &Connection, session: &str) -> rusqlite::Resul
         .map(|highest| highest.map_or(0, i64::cast_unsigned))
 }
 
+/// When a session ended, if it did.
+pub(super) fn ended(
+    connection: &Connection,
+    session: &str,
+) -> rusqlite::Result<Option<SystemTime>> {
+    connection
+        .query_row(
+            "SELECT ended_ns FROM sessions WHERE session_id = ?1",
+            [session],
+            |row| row.get::<_, Option<i64>>(0),
+        )
+        .optional()
+        .map(|found| {
+            let ended = Duration::from_nanos(found.flatten()?.unsigned_abs());
+            SystemTime::UNIX_EPOCH.checked_add(ended)
+        })
+}
+
 /// The sessions whose gates are known, the latest ones, and of these the earliest first.
 pub(super) fn latest_owners(
     connection: &Connection,
