@@ -29,10 +29,13 @@ pub fn decode<'a, T: Deserialize<'a>>(
     name: &'static str,
     json: &'a [u8],
 ) -> Result<T, DecodeError> {
-    serde_json::from_slice(json).map_err(|error| DecodeError {
+    let invalid = |problem: String| DecodeError {
         message: name,
-        problem: error.to_string(),
-    })
+        problem,
+    };
+    // Also where it is passed over.
+    let text = core::str::from_utf8(json).map_err(|error| invalid(error.to_string()))?;
+    serde_json::from_str(text).map_err(|error| invalid(error.to_string()))
 }
 
 /// An `EscalateRequest` to be sent, as bytes that are somewhere else.

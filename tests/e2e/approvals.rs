@@ -286,12 +286,22 @@ fn a_decision_for_a_session_is_remembered_until_it_is_forgotten(shell: &Shell) {
         remembered.exits(0).output().contains("operator:ada"),
         "{remembered}"
     );
+    let used = || {
+        let shown = ada(
+            &gate,
+            &["approvals", "show", id(&approval), "--output", "json"],
+        );
+        let shown: Value = serde_json::from_str(shown.exits(0).output().trim()).expect("JSON");
+        shown["remembered"]["uses"].clone()
+    };
+    assert_eq!(used(), 1);
     // Another directory is another command.
     running.tell("go");
     let second = pending(&gate);
     assert_ne!(id(&second), id(&approval));
     ada(&gate, &["approvals", "forget", id(&approval)]).exits(0);
     ada(&gate, &["approvals", "forget", id(&approval)]).exits(4);
+    assert_eq!(used(), Value::Null);
     ada(&gate, &["approvals", "deny", id(&second)]).exits(0);
     running.done().exits(0).prints("Linux\nLinux\nstatus 1\n");
     let execs = gate.audit();

@@ -445,7 +445,7 @@ impl Desk {
         let state = self.lock();
         let number = state.by_id.get(id)?;
         let entry = state.entries.get(number)?;
-        Some(entry.recorded.approval.clone())
+        Some(state.told(&entry.recorded.approval))
     }
 
     /// The latest first, opened before number `before`, and about so many bytes of them at most; and the
@@ -470,7 +470,7 @@ impl Desk {
                 return (found, Some(last));
             }
             bytes += entry.size;
-            found.push(approval.clone());
+            found.push(state.told(approval));
             last = *number;
         }
         (found, None)

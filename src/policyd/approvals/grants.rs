@@ -46,6 +46,12 @@ impl Grants {
         evicted.map(|evicted| evicted.grant.approval_id)
     }
 
+    /// What is remembered of an approval now.
+    pub(super) fn of(&self, approval_id: &str) -> Option<&pb::Grant> {
+        let mut all = self.0.iter().map(|remembered| &remembered.grant);
+        all.find(|grant| grant.approval_id == approval_id)
+    }
+
     /// Takes one out; `None` if there is none of that approval.
     pub(super) fn remove(&mut self, approval_id: &str) -> Option<Remembered> {
         let mut all = self.0.iter();

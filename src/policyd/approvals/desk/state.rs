@@ -42,6 +42,15 @@ pub(super) struct State {
 }
 
 impl State {
+    /// An approval as it is told: what is remembered of it may hold no longer, and has been used meanwhile.
+    pub(super) fn told(&self, approval: &pb::Approval) -> pb::Approval {
+        let mut told = approval.clone();
+        if let Some(resolution) = told.resolution.as_mut().filter(|it| it.grant.is_some()) {
+            resolution.grant = self.grants.of(&approval.approval_id).cloned();
+        }
+        told
+    }
+
     pub(super) fn insert(
         &mut self,
         recorded: Recorded,

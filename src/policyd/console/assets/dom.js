@@ -73,7 +73,7 @@ export function ending(exec) {
 
 /** What confines a session, in words. */
 export const confinement = ({ sandbox, enforcement }) =>
-  sandbox === "none" ? "none: what runs has all that its user may" : [sandbox, enforcement && `${enforcement}ly enforced`].filter(Boolean).join(", ");
+  sandbox === "none" ? "none: what runs has all that its user may" : [sandbox, enforcement && `${{ full: "fully", partial: "partially", none: "not" }[enforcement] ?? enforcement} enforced`].filter(Boolean).join(", ");
 
 /** A command line without the directory of its program, for where there is little room. */
 export const brief = (command) => command.replace(/^[^\s'"]*\/(?=[^/\s])/, "");
