@@ -975,6 +975,42 @@ async fn verdicts_go_on_while_nothing_can_be_stored() {
     assert_eq!(place.count_events(), 101);
 }
 
+/// What is written to a file that has no name any more, nobody sees.
+#[tokio::test]
+async fn a_record_that_is_taken_away_is_not_written_on() {
+    for taken in ["data", "data/events.sqlite", "data/events.sqlite-wal"] {
+        let place = Place::new(RULES);
+        let policyd = place.serve();
+        let mut gate = Gate::start(&policyd).await;
+        gate.accepted().await;
+        gate.acknowledged_through(1).await;
+
+        let (taken, away) = (place.path(taken), place.path("away"));
+        std::fs::rename(&taken, &away).expect("moved");
+        if away.is_file() {
+            std::fs::copy(&away, &taken).expect("something else there");
+        }
+        for exec_id in 1..=10 {
+            if exec_id == 10 {
+                let said = "was removed, moved or replaced";
+                policyd.wait_for_log(said).await;
+                policyd.wait_for_log(taken.to_str().expect("text")).await;
+                policyd.wait_for_log("restart execgate-policyd").await;
+            }
+            gate.tell(requested(exec_id, "/usr/bin/git", &["status"]))
+                .await;
+            // An acknowledgement would fail here.
+            match gate.receive().await {
+                Ok(Some(Answer::Verdict(verdict))) => assert_eq!(verdict.exec_id, exec_id),
+                other => panic!("{other:?}"),
+            }
+        }
+        std::fs::rename(&away, &taken).expect("moved back");
+        gate.acknowledged_through(11).await;
+        assert_eq!(place.count_events(), 11);
+    }
+}
+
 #[tokio::test]
 async fn stops_in_order_when_told_to() {
     for signal in ["TERM", "INT"] {

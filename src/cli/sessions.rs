@@ -187,6 +187,7 @@ fn terminate(arguments: &TerminateArguments) -> Result<c_int, Failure> {
         client(channel).terminate_session(request).await
     })?;
     let is_told = ended.outcome() == pb::TerminateOutcome::Told;
+    let had_ended = ended.outcome() == pb::TerminateOutcome::EndedBefore;
     let by = text::shown(ended.terminated_by.as_bytes());
     let mut out = output::stdout();
     let written = match arguments.output.output {
@@ -196,9 +197,15 @@ fn terminate(arguments: &TerminateArguments) -> Result<c_int, Failure> {
             text::plain_json(&json!({
                 "session": session,
                 "gate_told": is_told,
-                "terminated_by": ended.terminated_by,
+                "terminated_by": (!by.is_empty()).then_some(&ended.terminated_by),
                 "terminated_at": time(ended.terminated_at),
+                "ended_at": time(ended.ended_at),
             }))
+        ),
+        OutputForm::Text if had_ended => writeln!(
+            out,
+            "{session} had ended by itself, at {}; nothing was changed",
+            time(ended.ended_at)
         ),
         OutputForm::Text if is_told => writeln!(out, "{session} ended by {by}"),
         OutputForm::Text => writeln!(

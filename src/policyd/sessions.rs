@@ -15,6 +15,7 @@ use super::authenticate::{operator, reader};
 use super::operators::Operator;
 use super::owners::Owners;
 use super::rules::SessionFacts;
+use super::store::Store;
 use crate::pb::session::v1 as pb;
 use crate::pb::session::v1::session_service_server::SessionService;
 
@@ -158,9 +159,24 @@ pub(super) struct SessionsService {
     pub(super) owners: Owners,
     pub(super) desk: Desk,
     pub(super) ledger: Option<Ledger>,
+    pub(super) store: Option<Store>,
 }
 
 impl SessionsService {
+    /// When a session that isn't connected ended by itself, if that is on record.
+    async fn ended_by_itself(&self, session: &str) -> Option<SystemTime> {
+        if self.sessions.lock().connected.contains_key(session) {
+            return None;
+        }
+        let (store, id) = (self.store.clone()?, session.to_owned());
+        let ended = tokio::task::spawn_blocking(move || store.ended(&id)).await;
+        // What can't be told doesn't keep an operator from ending it.
+        ended.ok()?.unwrap_or_else(|error| {
+            tracing::warn!(session, "looking whether a session has ended: {error}");
+            None
+        })
+    }
+
     async fn terminate(
         &self,
         session: String,
@@ -175,6 +191,12 @@ impl SessionsService {
         }
         let termination = if let Some(first) = self.sessions.ended(&session) {
             first
+        } else if let Some(ended) = self.ended_by_itself(&session).await {
+            return Ok(pb::TerminateSessionResponse {
+                outcome: pb::TerminateOutcome::EndedBefore.into(),
+                ended_at: Some(ended.into()),
+                ..pb::TerminateSessionResponse::default()
+            });
         } else {
             let termination = Termination {
                 session,
@@ -204,6 +226,7 @@ impl SessionsService {
             outcome: outcome.into(),
             terminated_by: first.operator,
             terminated_at: Some(first.at.into()),
+            ended_at: None,
         })
     }
 }

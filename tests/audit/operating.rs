@@ -102,6 +102,21 @@ async fn monitored_rules_stop_nothing_and_the_record_says_what_they_would_have_d
 }
 
 #[tokio::test]
+async fn a_record_that_was_removed_shows_in_the_numbers() {
+    let place = Place::with(&["--metrics", "127.0.0.1:0", "--output", "json"]);
+    let mut gate = place.gate(ONE).await;
+    gate.stored().await;
+    has(&metrics(&place), "execgate_policyd_store_failing 0");
+    std::fs::remove_dir_all(place.data()).expect("removed");
+    gate.ask(1, "git status").await.expect("an answer");
+    let began = Instant::now();
+    while !metrics(&place).contains("execgate_policyd_store_failing 1\n") {
+        assert!(began.elapsed() < PATIENCE, "{}", metrics(&place));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[tokio::test]
 async fn rules_that_can_not_be_used_show_in_metrics_and_health_and_the_last_good_stay() {
     let place = Place::with(&["--metrics", "127.0.0.1:0", "--output", "json"]);
     let mut health = HealthClient::new(place.channel().await);

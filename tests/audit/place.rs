@@ -38,20 +38,25 @@ impl Place {
     pub(crate) fn with(arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         std::fs::write(directory.path().join("rules"), RULES).expect("a file");
-        for (name, role) in [("gate", "gate"), ("auditor", "auditor")] {
+        let mut operators = Vec::new();
+        for (name, role) in [
+            ("gate", "gate"),
+            ("auditor", "auditor"),
+            ("ada", "operator"),
+        ] {
             let made = Command::new(env!("CARGO_BIN_EXE_execgate"))
                 .args(["token", name, "--role", role, "--write"])
                 .arg(directory.path().join(name))
                 .output()
                 .expect("a token");
             assert!(made.status.success(), "{made:?}");
-            let file = if name == "gate" {
-                "tokens"
+            if role == "gate" {
+                std::fs::write(directory.path().join("tokens"), made.stdout).expect("a file");
             } else {
-                "operators"
-            };
-            std::fs::write(directory.path().join(file), made.stdout).expect("a file");
+                operators.extend(made.stdout);
+            }
         }
+        std::fs::write(directory.path().join("operators"), operators).expect("a file");
         let (service, address) = start(directory.path(), "127.0.0.1:0", arguments);
         Self {
             directory,

@@ -1,7 +1,13 @@
 //! `execgate audit` and `execgate watch` as people call them.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Stdio};
+use std::time::{Duration, Instant};
+
+use execgate::pb::v1;
+use execgate::pb::v1::session_request::Event;
 
 use crate::place::{ONE, PATIENCE, Place, filled};
 
@@ -122,6 +128,66 @@ async fn what_can_not_be_asked_is_said_with_what_to_do() {
     }
 }
 
+/// As on a medium that can only be read, by a user whose files they aren't.
+#[tokio::test]
+async fn a_copy_is_read_and_verified_where_nothing_can_be_written() {
+    let mut place = filled().await;
+    let (_, listed, _) = place.execgate(&["audit", "--data", &place.data()]);
+    place.kill();
+    let set_mode = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
+    };
+    set_mode(place.directory.path(), 0o755);
+    // The second name is one that a URI takes apart.
+    for (copy, is_merged) in [("killed", false), ("whole ?x=%41#y", true)] {
+        let copy = place.path(copy);
+        std::fs::create_dir(&copy).expect("a directory");
+        for file in ["events.sqlite", "events.sqlite-wal"] {
+            std::fs::copy(place.path("data").join(file), copy.join(file)).expect("a copy");
+        }
+        if is_merged {
+            let database = rusqlite::Connection::open(copy.join("events.sqlite"));
+            let merged = database.expect("a database").execute_batch(
+                "CREATE TABLE temporary (x); DROP TABLE temporary; PRAGMA wal_checkpoint(TRUNCATE)",
+            );
+            merged.expect("what was in the log is in the file");
+            assert!(!copy.join("events.sqlite-wal").exists());
+        }
+        for entry in copy.read_dir().expect("a directory") {
+            set_mode(&entry.expect("a file").path(), 0o444);
+        }
+        set_mode(&copy, 0o555);
+        for asked in [&["audit"][..], &["audit", "verify"], &["audit", "head"]] {
+            let mut command = place.command(asked);
+            command.arg("--data").arg(&copy);
+            command.env_remove("EXECGATE_SERVICE_TOKEN_FILE");
+            if rustix::process::geteuid().is_root() {
+                command.uid(65_534).gid(65_534);
+            }
+            let done = command.output().expect("it runs");
+            let text = |bytes| String::from_utf8(bytes).expect("text");
+            let (out, errors) = (text(done.stdout), text(done.stderr));
+            if !is_merged {
+                assert!(!done.status.success(), "{asked:?}: {out}{errors}");
+                assert!(errors.contains("events.sqlite-wal beside it"), "{errors}");
+                assert!(
+                    errors.contains("a directory that this user may"),
+                    "{errors}"
+                );
+                continue;
+            }
+            assert_eq!(done.status.code(), Some(0), "{asked:?}: {out}{errors}");
+            match asked {
+                ["audit"] => assert_eq!(out, listed),
+                ["audit", "verify"] => assert!(out.contains("none was altered"), "{out}"),
+                _ => {}
+            }
+        }
+        // For whoever removes it.
+        set_mode(&copy, 0o755);
+    }
+}
+
 #[tokio::test]
 async fn the_end_of_the_chain_is_noted_and_met_again() {
     let place = filled().await;
@@ -176,6 +242,42 @@ async fn an_auditor_sees_which_sessions_there_are_and_ends_none() {
     command.env("EXECGATE_SERVICE_TOKEN_FILE", place.path("gate"));
     let done = command.output().expect("it runs");
     assert_eq!(done.status.code(), Some(5), "{done:?}");
+}
+
+#[tokio::test]
+async fn a_session_that_has_ended_is_not_ended_again() {
+    let place = Place::new();
+    let mut gate = place.gate(ONE).await;
+    gate.tell(Event::SessionEnded(v1::SessionEnded::default()))
+        .await
+        .expect("told");
+    gate.stored().await;
+    drop(gate);
+    let url = place.url();
+    let terminate = |form: &[&str]| {
+        let terminate = ["sessions", "terminate", ONE, "--service", &url];
+        let mut command = place.command(&[&terminate, form].concat());
+        command.env("EXECGATE_SERVICE_TOKEN_FILE", place.path("ada"));
+        let done = command.output().expect("it runs");
+        assert_eq!(done.status.code(), Some(0), "{done:?}");
+        String::from_utf8(done.stdout).expect("text")
+    };
+    // The service sees a moment later that its gate is gone.
+    let began = Instant::now();
+    let list = ["sessions", "list", "--service", &url];
+    while place.execgate(&list).1.contains(ONE) {
+        assert!(began.elapsed() < PATIENCE, "it is still connected");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let said = terminate(&[]);
+    assert!(said.contains(" had ended by itself, at 20"), "{said}");
+    assert!(said.contains("nothing was changed"), "{said}");
+    let said = terminate(&["--output", "json"]);
+    let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert!(said["ended_at"].is_string(), "{said}");
+    assert_eq!(said["terminated_by"], serde_json::Value::Null);
+    let (_, listed, _) = place.execgate(&["audit", "--tree", "--data", &place.data()]);
+    assert!(!listed.contains("terminated"), "{listed}");
 }
 
 /// A program that watches, killed when dropped.

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::approval::QuestionDigest;
 use super::grants::Remembered;
 use crate::pb::approval::v1 as pb;
-use crate::policyd::store::StoreError;
+use crate::policyd::store::{self, StoreError};
 use crate::policyd::throttle::Throttle;
 
 const FILE_NAME: &str = "operations.sqlite";
@@ -126,6 +126,10 @@ impl Ledger {
     ) -> Result<(Self, Loaded), StoreError> {
         let path = directory.join(FILE_NAME);
         let connection = open(&path)?;
+        let place = store::Place::of(&path).map_err(|source| StoreError::CreateFile {
+            path: path.clone(),
+            source,
+        })?;
         let loaded =
             load(&connection, latest).map_err(|source| StoreError::Open { path, source })?;
         let (queue, entries) = mpsc::channel(QUEUED);
@@ -134,6 +138,7 @@ impl Ledger {
             .spawn(move || {
                 Writer {
                     connection,
+                    place,
                     commits: 0,
                 }
                 .run(entries);
@@ -346,6 +351,7 @@ fn load(connection: &Connection, latest: usize) -> rusqlite::Result<Loaded> {
 
 struct Writer {
     connection: Connection,
+    place: store::Place,
     commits: u32,
 }
 
@@ -377,7 +383,7 @@ impl Writer {
         }
     }
 
-    fn commit(&mut self, batch: &[Entry]) -> rusqlite::Result<()> {
+    fn commit(&mut self, batch: &[Entry]) -> Result<(), store::WriteError> {
         let transaction = self.connection.transaction()?;
         for entry in batch {
             match &entry.change {
@@ -413,7 +419,8 @@ impl Writer {
         if self.commits.is_multiple_of(TRIMMING) {
             trim(&transaction)?;
         }
-        transaction.commit()
+        self.place.check()?;
+        Ok(transaction.commit()?)
     }
 }
 

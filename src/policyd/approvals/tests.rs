@@ -293,3 +293,38 @@ async fn a_decision_that_can_not_be_recorded_is_none() {
     resolve().await.expect("recorded");
     assert_eq!(asker.verdict().reason_code, "approval.approved");
 }
+
+#[tokio::test]
+async fn a_decision_whose_database_was_removed_is_none() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (ledger, loaded) = Ledger::open(directory.path(), 100).expect("a ledger");
+    let now = SystemTime::now();
+    let desk = Desk::new(Some(ledger), loaded.kept, now);
+    let mut asker = Asker::new('a');
+    assert!(is_pending(&asker.ask(&desk, 1, "x", now)));
+    let (path, away) = ("operations.sqlite", "away");
+    let (path, away) = (directory.path().join(path), directory.path().join(away));
+    std::fs::rename(&path, &away).expect("moved");
+    let id = only(&desk).approval_id;
+    let operator = Operator::named("ada", Duty::Operate).expect("a name");
+    let scope = pb::Scope::default();
+    let resolve = || desk.resolve(&id, pb::Decision::Approve, "", &scope, &operator);
+    let error = resolve().await.expect_err("not recorded").to_string();
+    assert!(error.contains("operations.sqlite was removed"), "{error}");
+    assert_eq!(only(&desk).state(), pb::ApprovalState::Pending);
+    std::fs::rename(&away, &path).expect("moved back");
+    resolve().await.expect("recorded");
+    assert_eq!(asker.verdict().reason_code, "approval.approved");
+}
+
+#[test]
+fn what_can_not_be_opened_is_called_by_its_name() {
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(directory.path().join("operations.sqlite")).expect("in its place");
+    let error = Ledger::open(directory.path(), 100).expect_err("a directory");
+    let error = error.to_string();
+    assert!(
+        error.starts_with("creating the store of approvals and ended sessions /"),
+        "{error}"
+    );
+}

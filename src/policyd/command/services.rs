@@ -85,7 +85,7 @@ impl Services {
             rates: args.execs_per_second.map(Rates::new),
             sessions: sessions.clone(),
             room_of_sessions: Arc::new(Room::of_size(SESSIONS_OF_ONE_GATE, SESSIONS_IN_ALL)),
-            store: kept.store,
+            store: kept.store.clone(),
             stopping: stopping.clone(),
         });
         let operating = operators.map(|operators| {
@@ -104,6 +104,7 @@ impl Services {
                     owners,
                     desk,
                     ledger: kept.ledger,
+                    store: kept.store,
                 }),
                 operators,
             }

@@ -1,6 +1,8 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rusqlite::ErrorCode;
+
+use super::place::Displaced;
 
 /// Why a store can't be opened. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +16,7 @@ pub enum StoreError {
         source: std::io::Error,
     },
     /// The file can't be made, or its mode can't be set.
-    #[error("creating the event store {}: {source}; the directory must be writable", path.display())]
+    #[error("creating the {} {}: {source}; the directory must be writable", name(path), path.display())]
     CreateFile {
         /// The file.
         path: PathBuf,
@@ -65,17 +67,33 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// The database can't be opened.
-    #[error("opening the event store {}: {source}; {}", path.display(), advice(source))]
+    #[error("opening the {} {}: {source}; {}", name(path), path.display(), advice(source))]
     Open {
         /// The file.
         path: PathBuf,
         /// Why.
         source: rusqlite::Error,
     },
+    /// It can only be read where something can be written: its latest events are in the log beside it.
+    #[error(
+        "opening the event store {}: {source}; {} beside it holds events that aren't in it yet, and this user can't \
+         write there: copy both to a directory that this user may write, or make the copy anew, by \
+         `sqlite3 FILE \".backup COPY\"`",
+        path.display(),
+        log.display()
+    )]
+    Unmerged {
+        /// The database.
+        path: PathBuf,
+        /// The log.
+        log: PathBuf,
+        /// Why it can't be opened as it is.
+        source: rusqlite::Error,
+    },
     /// The database is something else's.
     #[error(
-        "opening the event store {}: it is a database of another program; give a directory of its own",
-        path.display()
+        "opening the {} {}: it is a database of another program; give a directory of its own",
+        name(path), path.display()
     )]
     Foreign {
         /// The file.
@@ -83,9 +101,9 @@ pub enum StoreError {
     },
     /// The database was written by a later version.
     #[error(
-        "opening the event store {}: its schema is version {found}, and this program knows versions up \
+        "opening the {} {}: its schema is version {found}, and this program knows versions up \
          to {known}; use a newer execgate-policyd, or another directory",
-        path.display()
+        name(path), path.display()
     )]
     Newer {
         /// The file.
@@ -113,6 +131,17 @@ pub enum StoreError {
     },
 }
 
+/// Why what is to be stored isn't. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::policyd) enum WriteError {
+    /// The database can't be written.
+    #[error("{0}; {advice}", advice = advice(.0))]
+    Database(#[from] rusqlite::Error),
+    /// It can, and is no longer at its path.
+    #[error(transparent)]
+    Displaced(#[from] Displaced),
+}
+
 impl StoreError {
     /// Whether another process has the database locked.
     pub(super) fn is_busy(&self) -> bool {
@@ -120,6 +149,15 @@ impl StoreError {
             return false;
         };
         source.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+    }
+}
+
+/// What a database of a data directory is.
+fn name(path: &Path) -> &'static str {
+    if path.ends_with(super::schema::FILE_NAME) {
+        "event store"
+    } else {
+        "store of approvals and ended sessions"
     }
 }
 

@@ -24,7 +24,9 @@ mod filter;
 pub(in crate::policyd) mod fuzzing;
 mod lock;
 mod pace;
+mod place;
 mod query;
+mod reading;
 mod recall;
 mod retention;
 mod schema;
@@ -45,14 +47,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 pub use chain::Link;
 pub(crate) use chain::ends;
 pub use error::StoreError;
+pub(in crate::policyd) use error::WriteError;
 use execs::Execs;
 pub(crate) use filter::Filter;
 use pace::Pace;
+pub(in crate::policyd) use place::Place;
 pub(crate) use query::{Arguments, Want, changes, page, session};
+pub use reading::open_for_reading;
 pub(crate) use recall::complete_wholly;
 pub use retention::Retention;
 use schema::Written;
-pub use schema::open_for_reading;
 pub use verify::{Verification, Verified, verify};
 
 use crate::pb::audit::v1::{AnswerMode, StoredAnswer};
@@ -193,12 +197,17 @@ impl Store {
     pub fn open_keeping(directory: &Path, retention: Retention) -> Result<Self, StoreError> {
         let (connection, lock) = schema::open_for_writing(directory)?;
         let path = schema::file_in(directory);
+        let place = Place::of(&path).map_err(|source| StoreError::CreateFile {
+            path: path.clone(),
+            source,
+        })?;
         let head = chain::head(&connection).map_err(|source| StoreError::Open { path, source })?;
         let (reached, head) = watch::channel(head);
         let (queue, messages) = mpsc::channel(QUEUED_EVENTS);
         let state = Arc::new(WriterState::default());
         let writer = Writer {
             connection,
+            place,
             _lock: lock,
             messages,
             state: Arc::clone(&state),
@@ -263,6 +272,19 @@ impl Store {
         most: usize,
     ) -> Result<Vec<(String, GateIdentity)>, StoreError> {
         schema::latest_owners(&open_for_reading(self.directory())?, most).map_err(|source| {
+            StoreError::Open {
+                path: self.shared.path.clone(),
+                source,
+            }
+        })
+    }
+
+    /// When a session ended, by its gate's clock, if the record says that it did. Blocks.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub(super) fn ended(&self, session: &str) -> Result<Option<SystemTime>, StoreError> {
+        schema::ended(&open_for_reading(self.directory())?, session).map_err(|source| {
             StoreError::Open {
                 path: self.shared.path.clone(),
                 source,
@@ -515,6 +537,7 @@ impl Journal {
 
 struct Writer {
     connection: Connection,
+    place: Place,
     /// Given up after the connection is closed.
     _lock: lock::WriteLock,
     messages: mpsc::Receiver<Message>,
@@ -585,7 +608,7 @@ impl Writer {
             }
             self.store(&batch);
             for (session, reply) in questions {
-                match schema::highest(&self.connection, &session) {
+                match self.highest(&session) {
                     Ok(highest) => drop(reply.send(highest)),
                     Err(error) => tracing::error!("reading how far a session is stored: {error}"),
                 }
@@ -613,9 +636,7 @@ impl Writer {
                 tracing::error!(
                     events = batch.len(),
                     held_back,
-                    "writing events: {error}; {}. Verdicts go on, events aren't acknowledged, and it \
-                     is tried again",
-                    error::advice(&error)
+                    "writing events: {error}. Verdicts go on, events aren't acknowledged, and it is tried again"
                 );
             }
             if self.state.is_closing.load(Ordering::Relaxed) {
@@ -644,6 +665,12 @@ impl Writer {
         }
     }
 
+    /// How far a session is stored where somebody may see it.
+    fn highest(&self, session: &str) -> Result<u64, WriteError> {
+        self.place.check()?;
+        Ok(schema::highest(&self.connection, session)?)
+    }
+
     /// Removes some of what isn't kept.
     fn prune(&mut self) {
         let pruned = self
@@ -664,7 +691,7 @@ impl Writer {
         }
     }
 
-    fn commit(&mut self, batch: &[Box<Record>]) -> rusqlite::Result<()> {
+    fn commit(&mut self, batch: &[Box<Record>]) -> Result<(), WriteError> {
         // Begun for writing: the end of the chain must stay what it is, also where others write.
         let transaction = self
             .connection
@@ -704,6 +731,7 @@ impl Writer {
             }
         }
         execs.write(&transaction, || pace.step())?;
+        self.place.check()?;
         transaction.commit()?;
         self.state
             .written

@@ -23,7 +23,7 @@ const SCHEMA_VERSION: i64 = 5;
 /// Marks a database as one of ours: "EXGP".
 const APPLICATION_ID: i64 = 0x4558_4750;
 /// The database, inside the data directory.
-const FILE_NAME: &str = "events.sqlite";
+pub(super) const FILE_NAME: &str = "events.sqlite";
 /// How long another process's lock is waited for.
 pub(super) const BUSY_TIME: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
@@ -266,33 +266,16 @@ fn prepare(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
     transaction.commit().map_err(open_error)
 }
 
-/// Opens the store for reading, also while it is written.
-///
-/// # Errors
-/// When there is none, or it can't be read.
-pub fn open_for_reading(directory: &Path) -> Result<Connection, StoreError> {
-    let path = file_in(directory);
-    match path.metadata() {
-        Ok(found) if found.is_file() => {}
-        Err(source) if source.kind() == std::io::ErrorKind::PermissionDenied => {
-            return Err(StoreError::Closed { path, source });
-        }
-        _ => return Err(StoreError::Missing { path }),
-    }
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let open_error = |source| StoreError::Open {
-        path: path.clone(),
-        source,
-    };
-    let connection = Connection::open_with_flags(&path, flags).map_err(open_error)?;
-    connection.busy_timeout(BUSY_TIME).map_err(open_error)?;
-    let snapshot = connection.unchecked_transaction().map_err(open_error)?;
-    let version = check(&snapshot, &path)?;
-    drop(snapshot);
-    match version {
+/// Whether a database has what is read here.
+pub(super) fn check_for_reading(
+    connection: &Transaction<'_>,
+    path: &Path,
+) -> Result<(), StoreError> {
+    let path = path.to_owned();
+    match check(connection, &path)? {
         0 => Err(StoreError::Missing { path }),
         1..SCHEMA_VERSION => Err(StoreError::Older { path }),
-        _ => Ok(connection),
+        _ => Ok(()),
     }
 }
 
@@ -302,6 +285,24 @@ pub(super) fn highest(connection: &Connection, session: &str) -> rusqlite::Resul
         .prepare_cached("SELECT max(sequence) FROM events WHERE session_id = ?1")?
         .query_row([session], |row| row.get::<_, Option<i64>>(0))
         .map(|highest| highest.map_or(0, i64::cast_unsigned))
+}
+
+/// When a session ended, if it did.
+pub(super) fn ended(
+    connection: &Connection,
+    session: &str,
+) -> rusqlite::Result<Option<SystemTime>> {
+    connection
+        .query_row(
+            "SELECT ended_ns FROM sessions WHERE session_id = ?1",
+            [session],
+            |row| row.get::<_, Option<i64>>(0),
+        )
+        .optional()
+        .map(|found| {
+            let ended = Duration::from_nanos(found.flatten()?.unsigned_abs());
+            SystemTime::UNIX_EPOCH.checked_add(ended)
+        })
 }
 
 /// The sessions whose gates are known, the latest ones, and of these the earliest first.

@@ -7,7 +7,6 @@
 //! and that nothing was cut off at its end. For that, a link of it has to be noted elsewhere: an anchor.
 
 use std::collections::HashMap;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use prost::Message;
@@ -16,11 +15,11 @@ use rusqlite::{Connection, OpenFlags};
 use super::chain::{Entry, Link, PRUNED};
 use super::error::StoreError;
 use super::execs::Execs;
+use super::reading;
 use super::schema::{self, Repeat, Row};
 use crate::pb::audit::v1::StoredAnswer;
 use crate::pb::v1;
 use crate::policyd::identity::GateIdentity;
-use crate::policyd::revision::hexadecimal;
 
 /// Columns that aren't compared: how often a session called was counted from more than events in earlier versions,
 /// and when it was first heard of may have been removed.
@@ -74,31 +73,22 @@ pub enum Verified {
 /// When there is none, or it can't be read.
 pub fn verify(directory: &Path, anchors: &[Link]) -> Result<Verification, StoreError> {
     // Says whether there is one, and of which version.
-    drop(schema::open_for_reading(directory)?);
+    let (connection, uri) = reading::open(directory)?;
+    drop(connection);
     let path = schema::file_in(directory);
-    attached(&path)
+    attached(&uri)
         .and_then(|connection| examine(&connection, anchors))
         .map_err(|source| StoreError::Open { path, source })
 }
 
 /// An empty temporary database, with the store beside it, for reading only.
-fn attached(path: &Path) -> rusqlite::Result<Connection> {
+fn attached(uri: &str) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_URI
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     // Without a name: in memory while it is small, then in a file that nobody else sees.
     let connection = Connection::open_with_flags("", flags)?;
-    let mut uri = "file:".to_owned();
-    for byte in path.as_os_str().as_bytes() {
-        if byte.is_ascii_alphanumeric() || b"/-_.".contains(byte) {
-            uri.push(char::from(*byte));
-        } else {
-            uri.push('%');
-            uri.push_str(&hexadecimal(&[*byte]));
-        }
-    }
-    uri.push_str("?mode=ro");
     connection.execute("ATTACH ?1 AS store", [uri])?;
     connection.busy_timeout(schema::BUSY_TIME)?;
     connection.execute_batch("PRAGMA main.journal_mode = OFF; PRAGMA main.synchronous = OFF;")?;
