@@ -195,7 +195,7 @@ mod tests {
                 match field.r#type() {
                     // Messages hold executables, which hold their interpreters', each once.
                     Type::Message if path.len() < 5 => {
-                        paths.push((path.clone(), field.type_name()))
+                        paths.push((path.clone(), field.type_name()));
                     }
                     Type::Message | Type::String | Type::Bytes => {}
                     _ if is_repeated => rows.push(path.clone()),

@@ -6,6 +6,8 @@
 
 /// Most levels. The interpreter's thread has room for several times as many.
 const MOST: usize = 2_000;
+/// Longest f-string, in bytes: what is in its braces are expressions too, and each byte may be a level.
+const LONGEST_F_STRING: usize = 4_096;
 /// Most `elif` in one file: each is a level below the one before.
 const MOST_ELIF: usize = 2_000;
 
@@ -56,8 +58,8 @@ pub(super) fn check(content: &str) -> Result<(), (usize, String)> {
                     .count();
             }
             // The line goes on.
-            b'\\' if bytes.get(at + 1) == Some(&b'\n') => {
-                length = 2;
+            b'\\' if end_of_line(&bytes[at + 1..]) > 0 => {
+                length = 1 + end_of_line(&bytes[at + 1..]);
                 line += 1;
             }
             _ if byte.is_ascii_whitespace() => {}
@@ -77,6 +79,17 @@ pub(super) fn check(content: &str) -> Result<(), (usize, String)> {
             }
             b'"' | b'\'' => {
                 length = string(&bytes[at..]);
+                // Whatever is before the quote: more than f-strings may be taken for some, and few are as long.
+                let before = &bytes[at.saturating_sub(2)..at];
+                let is_f_string = before.iter().any(|byte| matches!(byte, b'f' | b'F'));
+                if is_f_string && length > LONGEST_F_STRING {
+                    return Err((
+                        line,
+                        format!(
+                            "an f-string is longer than {LONGEST_F_STRING} bytes: use `+` or format()"
+                        ),
+                    ));
+                }
                 line += bytes[at..at + length].split(|byte| *byte == b'\n').count() - 1;
                 group.words += 1;
             }
@@ -119,6 +132,15 @@ pub(super) fn check(content: &str) -> Result<(), (usize, String)> {
     Ok(())
 }
 
+/// The length of the end of a line, if one begins here.
+fn end_of_line(bytes: &[u8]) -> usize {
+    match bytes {
+        [b'\r', b'\n', ..] => 2,
+        [b'\n', ..] => 1,
+        _ => 0,
+    }
+}
+
 /// The length of the string that begins here.
 fn string(bytes: &[u8]) -> usize {
     let quote = bytes[0];
@@ -126,7 +148,7 @@ fn string(bytes: &[u8]) -> usize {
     let mut at = if is_triple { 3 } else { 1 };
     while let Some(&byte) = bytes.get(at) {
         match byte {
-            b'\\' => at += 2,
+            b'\\' => at += 1 + end_of_line(&bytes[at + 1..]).max(1),
             // It isn't ended, which the interpreter says.
             b'\n' if !is_triple => return at,
             _ if byte == quote && !is_triple => return at + 1,
@@ -174,6 +196,21 @@ mod tests {
                 .expect_err(&content[..40.min(content.len())]);
             assert!(line >= 5, "{line}: {what}");
             assert!(what.contains("2000 levels"), "{what}");
+        }
+        // As editors elsewhere end lines.
+        for content in [
+            format!("x = {}1", "-\\\r\n".repeat(many)),
+            format!("x = 'a\\\r\nb'; y = {}1", "-".repeat(many)),
+        ] {
+            check(&content).expect_err("levels");
+        }
+        for content in [
+            format!("x = f'{{{}1}}'", "-".repeat(5_000)),
+            format!("x = fr'{{{}1}}'", "-".repeat(5_000)),
+            format!("x = f\"\"\"{{{}1}}\"\"\"", "-".repeat(5_000)),
+        ] {
+            let (_, what) = check(&content).expect_err("levels");
+            assert!(what.contains("f-string"), "{what}");
         }
         let elifs = format!("if a:\n  a\n{}", "elif a:\n  a\n".repeat(MOST_ELIF + 1));
         let (_, what) = check(&elifs).expect_err("elif");

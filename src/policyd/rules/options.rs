@@ -47,15 +47,17 @@ pub(in crate::policyd) fn may_have(argument: &str, option: &str) -> bool {
             || (name.len() > 1 && !is_long(name) && option[1..].starts_with(name))
             || (!behind_w.is_empty() && option[2..].starts_with(behind_w));
     }
-    match letter(option) {
-        Some(letter) => {
-            argument.len() > 1
-                && argument.starts_with('-')
-                && !is_long(argument)
-                && argument[1..].contains(letter)
-        }
-        // A word behind one dash, with its value in the same word.
-        None => option.len() > 1 && option.starts_with('-') && argument.starts_with(option),
+    if let Some(letter) = letter(option) {
+        argument.len() > 1
+            && argument.starts_with('-')
+            && !is_long(argument)
+            && argument[1..].contains(letter)
+    } else {
+        // A word behind one dash, with its value in the same word. Who takes one dash for it takes two (OpenSSL, Go).
+        let behind_one = argument.strip_prefix('-').unwrap_or_default();
+        option.len() > 1
+            && option.starts_with('-')
+            && (argument.starts_with(option) || behind_one.starts_with(option))
     }
 }
 
@@ -197,6 +199,8 @@ mod tests {
             ("-checkpoint-action", "--checkpoint-action"),
             ("--upload-pack", "--upload-pack"),
             ("-exec", "-exec"),
+            ("--engine", "-engine"),
+            ("--engine=x", "-engine"),
             ("-oProxyCommand=x", "-o"),
             ("-é", "-é"),
             ("-Wcheckpoint-act=exec=x", "--checkpoint-action"),

@@ -255,7 +255,12 @@ fn what_is_refused_by_its_arguments_is_refused_by_no_more_and_no_less() {
     for call in [libc::SYS_setpriority, libc::SYS_ioprio_set] {
         tells(&filters, call, &[], &[&[2, 0], &[3, 0]]);
     }
+}
 
+#[test]
+fn modes_and_kinds_of_what_is_made_are_those_that_give_nobody_more() {
+    let filters = off();
+    let bit = |flag: libc::c_int| u64::from(flag.cast_unsigned());
     // Modes: with the set-user-ID bit, with the set-group-ID bit.
     for id in [0o4755, 0o2755] {
         tells(&filters, libc::SYS_fchmod, &[&[3, 0o755]], &[&[3, id]]);
