@@ -92,8 +92,9 @@ mod tests {
     fn run(name: &str, target: Target, from: &str, bytes: &[u8]) {
         assert!(
             catch_unwind(AssertUnwindSafe(|| target(bytes))).is_ok(),
-            "the target {name} fails on {from}: \"{}\"",
-            bytes.escape_ascii()
+            "the target {name} fails on {from}: {} bytes, \"{}\"",
+            bytes.len(),
+            bytes[..bytes.len().min(400)].escape_ascii()
         );
     }
 

@@ -358,6 +358,7 @@ impl JournalFile {
         let query = || -> rusqlite::Result<Vec<KeptEvent>> {
             let mut events = Vec::new();
             let mut bytes = 0;
+            let mut last = after;
             let mut statement = self.connection.prepare_cached(
                 "SELECT first, sequence, body FROM events
                  WHERE session = ?1 AND sequence > ?2 ORDER BY sequence",
@@ -370,6 +371,13 @@ impl JournalFile {
                     sequence: unsigned(row.get(1)?),
                     body: row.get::<_, Option<Vec<u8>>>(2)?.map(Bytes::from),
                 };
+                // SQLite believes the order of a damaged file.
+                if event.sequence <= last {
+                    let damaged = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
+                    let what = "events out of order".to_owned();
+                    return Err(rusqlite::Error::SqliteFailure(damaged, Some(what)));
+                }
+                last = event.sequence;
                 bytes = event.size().saturating_add(bytes);
                 events.push(event);
             }
