@@ -26,7 +26,7 @@ fn gate(shell: &Shell) -> Gate {
 }
 
 /// Where the numbers are, once they are.
-fn address(running: &mut Running) -> String {
+pub(crate) fn address(running: &mut Running) -> String {
     running.wait_for_error("metrics are served");
     let said = running.stderr();
     let (_, address) = said.split_once("address=").expect("an address");
@@ -37,7 +37,7 @@ fn address(running: &mut Running) -> String {
         .to_owned()
 }
 
-fn ask(address: &str, request: &str) -> String {
+pub(crate) fn ask(address: &str, request: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("a connection");
     write!(stream, "{request} HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
     let mut answer = String::new();
@@ -45,7 +45,7 @@ fn ask(address: &str, request: &str) -> String {
     answer
 }
 
-fn number(metrics: &str, name: &str) -> Option<f64> {
+pub(crate) fn number(metrics: &str, name: &str) -> Option<f64> {
     let line = metrics.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().parse().ok()
 }

@@ -2,6 +2,7 @@
 
 use crate::gate::{Gate, verdicts};
 use crate::machine::{Shell, command_lines, in_both_shells, is_running};
+use crate::metrics;
 use crate::process::{signal, wait_until};
 
 in_both_shells! {
@@ -248,10 +249,17 @@ fn rolling_restarts_deny_nothing(shell: &Shell) {
 #[test]
 fn waiting_is_over_when_the_asker_dies() {
     crate::machine::in_shell("bash", |shell| {
-        let gate = Gate::with_rules(shell, RULES).option(["--verdict-timeout", "300s"]);
+        let gate = Gate::with_rules(shell, RULES)
+            .option(["--verdict-timeout", "300s"])
+            .option(["--metrics", "127.0.0.1:0", "--log", "info"]);
         let marker = marker("dies");
-        let running = asked_in_vain(&gate, &format!("/bin/echo {marker}"));
-        wait_until("a question", || is_asking(&marker));
+        let mut running = asked_in_vain(&gate, &format!("/bin/echo {marker}"));
+        // That the asker is there doesn't say yet that it has asked.
+        let numbers = metrics::address(&mut running);
+        wait_until("a question", || {
+            let answer = metrics::ask(&numbers, "GET /metrics");
+            metrics::number(&answer, "execgate_link_execs_waiting") == Some(1.0)
+        });
         let asker = std::fs::read_dir("/proc")
             .expect("/proc")
             .find_map(|entry| {
