@@ -73,7 +73,7 @@ async fn nothing_better_than_the_gates_own_is_granted() {
     // address 0.
     let limits: Vec<_> = (0..16).map(|limit| (limit, u64::MAX, u64::MAX)).collect();
     let message = serde_json::json!({"fds": [1], "context": {
-        "nice": -11, "io_priority": (1 << 13) | 4, "scheduler": 1, "personality": 0x0010_0000,
+        "nice": -20, "io_priority": (1 << 13) | 4, "scheduler": 1, "personality": 0x0010_0000,
         "oom_score_adj": 100, "limits": limits,
     }});
     let answer = escalated("/", script, message, &[writer.as_fd()]).await;
