@@ -663,13 +663,13 @@ mod tests {
             "TZ=",
         ];
         let taken = [
-            "LANG=/work",
-            "LANGUAGE=../../../work/evil",
+            "LANG=/session",
+            "LANGUAGE=../../../session/evil",
             "LC_MESSAGES=%n",
             "TERM=../x",
-            "TZ=/work/zone",
-            "TZ=:/work/zone",
-            "TZ=Europe/../../../../work/zone",
+            "TZ=/session/zone",
+            "TZ=:/session/zone",
+            "TZ=Europe/../../../../session/zone",
         ];
         let asked = environment(&[&harmless[..], &taken[..]].concat());
         let (left, _) = escalated(&asked, &EnvironmentRules::default(), &owner());
@@ -688,10 +688,10 @@ mod tests {
             "GIT_AUTHOR_NAME=me",
             "GIT_ALLOW_PROTOCOL=ext",
             "PIP_INDEX_URL=x",
-            "DBUS_SESSION_BUS_ADDRESS=unixexec:path=/work/evil",
-            "SSH_SK_PROVIDER=/work/evil.so",
+            "DBUS_SESSION_BUS_ADDRESS=unixexec:path=/session/evil",
+            "SSH_SK_PROVIDER=/session/evil.so",
             "LESSHISTFILE=/etc/x",
-            "PATH=/work",
+            "PATH=/session",
         ];
         let rules = EnvironmentRules {
             keep: patterns(&["GIT_AUTHOR_*", "PAT", "DBUS"]),
