@@ -346,6 +346,12 @@ fn scope(arguments: &ResolveArguments) -> Result<Option<pb::Scope>, Failure> {
             Ok(None)
         };
     }
+    if arguments.scope == ScopeName::Gate && arguments.valid_for.is_none() {
+        return Err(
+            Failure::saying("--scope gate: say for how long it holds, such as --for 8h")
+                .exiting(super::USAGE),
+        );
+    }
     let valid_for = arguments.valid_for.map(prost_types::Duration::try_from);
     let valid_for = valid_for.transpose().map_err(|_| {
         Failure::saying("--for: that is longer than any decision holds").exiting(super::USAGE)

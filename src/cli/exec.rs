@@ -18,8 +18,9 @@ use super::executor::{Executor, Streams};
 use super::journal::JournalArguments;
 use super::policy::PolicyOptions;
 use super::remedy::Role;
-use super::sandbox::{Place, SandboxArguments, TemporaryDirectory};
+use super::sandbox::{Place, SandboxArguments};
 use super::startup::Startup;
+use super::temporary_directory::TemporaryDirectory;
 use super::time;
 use super::{EXIT_CODES, Failure, OutputForm, OutputOption, PROGRAM, TIMED_OUT, place};
 use crate::link::{

@@ -20,6 +20,7 @@ mod sandbox;
 mod service;
 mod sessions;
 mod startup;
+mod temporary_directory;
 mod time;
 mod watch;
 

@@ -1,22 +1,20 @@
 //! How the command line names a sandbox, and what it may.
 
 use std::ffi::OsStr;
-use std::fs::DirBuilder;
 use std::io::{self, IsTerminal};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 use super::denials::Denials;
+use super::temporary_directory::TemporaryDirectory;
 use super::{Failure, place};
 use crate::model::{Enforcement, NetworkAccess, SandboxReport};
 use crate::sandbox::{
     Backend, Bubblewrap, LandlockError, Profile, Profiles, Refusals, Sandbox, SandboxError,
     Surroundings, Template, Temporary, check_path,
 };
-use crate::sys::random;
 
 /// Which sandbox a session is in, and what that allows.
 #[derive(Debug, Args)]
@@ -176,7 +174,9 @@ impl SandboxArguments {
                 .filter(|home| home.is_absolute()),
             visible: place.visible,
             gates_own: place.gates_own,
-            temporary: temporary.as_ref().map(|directory| directory.0.clone()),
+            temporary: temporary
+                .as_ref()
+                .map(|directory| directory.path().to_owned()),
         };
         let resolve = |profile: &Profile| {
             profile.resolve(&surroundings).map_err(|error| {
@@ -338,39 +338,4 @@ fn terminals() -> Vec<PathBuf> {
         .collect();
     names.dedup();
     names
-}
-
-/// A session's own temporary directory, removed with all in it when dropped.
-#[derive(Debug)]
-pub(super) struct TemporaryDirectory(PathBuf);
-
-impl TemporaryDirectory {
-    fn new() -> Result<Self, Failure> {
-        let parent = std::env::temp_dir();
-        let make = || -> io::Result<PathBuf> {
-            let name = random::sixteen_bytes()?
-                .map(|byte| format!("{byte:02x}"))
-                .concat();
-            let path = parent
-                .canonicalize()?
-                .join(format!("execgate-{}", &name[..12]));
-            // Nobody else's, and never one that is there already.
-            DirBuilder::new().mode(0o700).create(&path)?;
-            Ok(path)
-        };
-        make().map(Self).map_err(|error| {
-            Failure::saying(format!(
-                "cannot make a temporary directory for the session in {}: {error}",
-                parent.display()
-            ))
-            .hint("set TMPDIR to a directory that can be written")
-        })
-    }
-}
-
-impl Drop for TemporaryDirectory {
-    fn drop(&mut self) {
-        // It doesn't follow links out of it. What can't be removed is for whoever empties the parent.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

@@ -11,9 +11,7 @@ use clap::{Args, ValueEnum};
 use super::identity::GateIdentity;
 use super::tokens::TokenDigest;
 use crate::sys::random;
-
-/// What a token begins with, so that whoever finds one knows what it is.
-const PREFIX: &str = "execgate_";
+use crate::transport::TOKEN_PREFIX;
 
 /// The command line of `token`.
 #[derive(Debug, Clone, Args)]
@@ -91,7 +89,7 @@ fn name(text: &str) -> Result<String, String> {
 pub fn run(args: &TokenArgs, out: &mut dyn Write) -> Result<(), TokenError> {
     let half = || random::sixteen_bytes().map_err(TokenError::Random);
     let bytes = [half()?, half()?].concat();
-    let token = format!("{PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(bytes));
+    let token = format!("{TOKEN_PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(bytes));
     let (word, shown_by, known_by) = match args.role {
         TokenRole::Gate => ("", "--policy-token-file", "--tokens"),
         TokenRole::Operator => ("", "--service-token-file, or the console", "--operators"),
@@ -189,7 +187,7 @@ mod tests {
         // What is printed for people is a file for the service, less the token's line.
         let printed = make(None);
         let lines: Vec<_> = printed.lines().collect();
-        assert!(lines[1].starts_with(PREFIX), "{printed}");
+        assert!(lines[1].starts_with(TOKEN_PREFIX), "{printed}");
         std::fs::write(&tokens, lines[3]).expect("a file");
         assert_eq!(owner(lines[1]).as_deref(), Some("token:ci-7"));
         assert_ne!(make(None), printed);

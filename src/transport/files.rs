@@ -1,6 +1,7 @@
 //! Files of certificates, private keys and tokens, read with care.
 
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +17,9 @@ const MAX_FILE_SIZE: u64 = 4 << 20;
 /// Permissions that no secret may give: to read or write for every user, to write for its group.
 const EXPOSED: u32 = 0o026;
 
+/// What a token begins with, so that whoever finds one knows what it is.
+pub const TOKEN_PREFIX: &str = "execgate_";
+
 /// How HTTP/2 is called when TLS negotiates a protocol (RFC 9113, section 3.2).
 pub const HTTP2: &[u8] = b"h2";
 
@@ -30,6 +34,11 @@ pub enum CredentialError {
         /// Why.
         source: std::io::Error,
     },
+    /// A token is given where the name of its file belongs. It isn't shown.
+    #[error(
+        "that is a token, and not the name of a file; write it into a file that only this user can read, and name that"
+    )]
+    TokenItself,
     /// It isn't a file.
     #[error("reading {}: it isn't a regular file; give one that can be read again", path.display())]
     NotAFile {
@@ -96,6 +105,13 @@ pub fn read_public(path: &Path) -> Result<Vec<u8>, CredentialError> {
 
 /// Reads a file that nobody else may know, such as a private key or a token.
 pub fn read_secret(path: &Path) -> Result<Vec<u8>, CredentialError> {
+    let is_token = path
+        .as_os_str()
+        .as_bytes()
+        .starts_with(TOKEN_PREFIX.as_bytes());
+    if is_token && !path.exists() {
+        return Err(CredentialError::TokenItself);
+    }
     read(path, |mode| {
         if mode & EXPOSED == 0 {
             Ok(())
@@ -240,6 +256,8 @@ mod tests {
             error(&directory.path().join("nothing")),
             CredentialError::Read { .. }
         ));
+        let token = error(Path::new("execgate_0123456789abcdef"));
+        assert!(!token.to_string().contains("0123"), "{token}");
     }
 
     #[test]

@@ -10,8 +10,8 @@ mod files;
 mod stream;
 
 pub use files::{
-    CredentialError, HTTP2, certificates, cryptography, private_key, read_public, read_secret,
-    trusted, unusable,
+    CredentialError, HTTP2, TOKEN_PREFIX, certificates, cryptography, private_key, read_public,
+    read_secret, trusted, unusable,
 };
 pub use stream::Stream;
 pub(crate) use stream::writes_go_to;

@@ -7,18 +7,19 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 
 use crate::machine::repository;
-use crate::process::{self, EXECGATE};
+use crate::process::{self, EXECGATE, Running, wait_until};
 use crate::stage::{RUN, Stage, User, as_nobody, everywhere};
 
 everywhere! {
     secrets_are_hidden_and_the_rest_can_be_read,
     only_the_working_directory_and_its_own_temporary_one_can_be_written,
+    what_a_killed_gate_left_goes_with_the_next_session,
     there_is_no_network_and_no_named_socket,
     the_gate_is_out_of_reach,
     what_undoes_a_sandbox_is_refused,
@@ -92,9 +93,44 @@ fn only_the_working_directory_and_its_own_temporary_one_can_be_written(stage: St
     }
     let listed = stage.outside("ls $OUTSIDE; cat $OUTSIDE/file");
     listed.prints("file\nsecret-of-mine\n");
-    // It goes with the session.
-    let own = stage.can("echo $TMPDIR; touch $TMPDIR/left").output();
+    // It goes with the session, whatever the session did with it.
+    let own = stage
+        .can("echo $TMPDIR; mkdir -p $TMPDIR/a/b; touch $TMPDIR/a/b/left; chmod 0 $TMPDIR/a/b $TMPDIR/a $TMPDIR")
+        .output();
     assert!(!Path::new(own.trim_end()).exists(), "{own}");
+}
+
+fn what_a_killed_gate_left_goes_with_the_next_session(stage: Stage) {
+    let parent = stage.path("tmp");
+    std::fs::create_dir(&parent).expect("a directory");
+    std::fs::set_permissions(&parent, PermissionsExt::from_mode(0o777)).expect("a mode");
+    let command = |script: &str| {
+        let mut command = stage.command(script);
+        command.env("TMPDIR", &parent);
+        command
+    };
+    let there = || {
+        let names = parent.read_dir().expect("a directory");
+        names
+            .map(|entry| entry.expect("an entry").path())
+            .collect::<Vec<_>>()
+    };
+    let script = "touch $TMPDIR/left; echo ready; read line; echo $line";
+    let mut killed = Running::start(&mut command(script));
+    killed.wait_for("ready");
+    let mut living = Running::start(&mut command(script));
+    living.wait_for("ready");
+    assert_eq!(there().len(), 2, "{:?}", there());
+    killed.signal("KILL");
+    killed.done();
+    wait_until("what was left is removed", || {
+        process::run(&mut command("true")).exits(0);
+        there().len() == 1
+    });
+    // That of a living one isn't touched.
+    living.tell("still here");
+    living.done().prints("ready\nstill here\n");
+    assert_eq!(there(), Vec::<PathBuf>::new());
 }
 
 /// A line of Python that ends well where the call in it does.

@@ -128,7 +128,7 @@ once() {
     "${pre[@]}" timeout 30 "$T/bin/$kind" "${flags[@]}" -c "$snippet" \
     >"$T/out.$mode" 2>"$T/err.$mode" </dev/null || status=$?
   echo "$status" >"$T/status.$mode"
-  sed -i -E 's#/(dev|proc/self)/fd/[0-9]+#FD#g; s#/tmp/execgate-zsh[A-Za-z0-9]+#TMP#g' "$log"
+  sed -i -E 's#/(dev|proc/self)/fd/[0-9]+#FD#g; s#/[^|]*/zsh[A-Za-z0-9]{6}$#TMP#g' "$log"
 }
 
 # t TITLE SNIPPET LOG: LOG is what the wrapper must have been asked, sorted.
@@ -308,7 +308,7 @@ else
   t 'coproc, time, zargs' 'coproc /bin/cat; echo x >&p; read -r l <&p; echo $l; zmodload zsh/datetime; repeat 2 /bin/echo r' \
     "$(lines '/bin/cat|/bin/cat' '/bin/echo|/bin/echo|r' '/bin/echo|/bin/echo|r')"
   t '=(...), noglob, nocorrect' '/bin/cat =(/bin/echo eq) | /usr/bin/tr e E; noglob /bin/echo *' \
-    "$(lines "/bin/echo|/bin/echo|eq" '/usr/bin/tr|/usr/bin/tr|e|E' '/bin/echo|/bin/echo|*' '/bin/cat|/bin/cat|TMP')" TMPPREFIX=/tmp/execgate-zsh
+    "$(lines "/bin/echo|/bin/echo|eq" '/usr/bin/tr|/usr/bin/tr|e|E' '/bin/echo|/bin/echo|*' '/bin/cat|/bin/cat|TMP')"
   t 'PATH_DIRS' 'setopt pathdirs; PATH=$F; good/cmd a; echo $?; other/none; echo $?' "$(lines "$([[ $kind == zsh ]] && echo "good/cmd|good/cmd|a")")"
   t 'hash by name' 'hash foo=$F/good/cmd bar=$F/none; foo a; echo $?; bar; echo $?' "$F/good/cmd|foo|a"
   t 'no HASH_CMDS, PATH search' 'unsetopt hashcmds hashdirs; PATH=$F/noexec:$F/isdir:$F/good; cmd a; echo $?' "$F/good/cmd|cmd|a"

@@ -32,8 +32,13 @@ pub enum PolicydError {
     #[error("--metrics: {0}: {cause}{advice}", cause = metrics_cause(.0), advice = listen::advice(metrics_cause(.0)))]
     Metrics(#[from] MetricsError),
     /// Certificates, keys or tokens can't be used.
-    #[error(transparent)]
-    Credentials(#[from] CredentialError),
+    #[error("{option}: {source}")]
+    Credentials {
+        /// What named them.
+        option: &'static str,
+        /// Why.
+        source: CredentialError,
+    },
     /// Nobody else can be told of approvals.
     #[error(transparent)]
     Webhook(#[from] WebhookError),
@@ -68,6 +73,11 @@ pub(super) fn listening(option: &'static str) -> impl FnOnce(ListenError) -> Pol
     move |source| PolicydError::Listen { option, source }
 }
 
+/// Credentials that can't be used, and the option that named them.
+pub(super) fn credentials(option: &'static str) -> impl FnOnce(CredentialError) -> PolicydError {
+    move |source| PolicydError::Credentials { option, source }
+}
+
 impl PolicydError {
     /// The program's exit code for it.
     pub fn exit_code(&self) -> u8 {
@@ -81,7 +91,7 @@ impl PolicydError {
             Self::Rules(_) => 3,
             Self::Store(_) => 4,
             Self::Listen { .. } | Self::Metrics(_) => 5,
-            Self::Credentials(_) | Self::Webhook(WebhookError::Files(_)) => 6,
+            Self::Credentials { .. } | Self::Webhook(WebhookError::Files(_)) => 6,
         }
     }
 }

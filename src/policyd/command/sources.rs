@@ -2,7 +2,7 @@
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{PolicydArgs, PolicydError};
+use super::{PolicydArgs, PolicydError, error};
 use crate::policyd::authenticate::{Authentication, WithoutToken};
 use crate::policyd::identity::GateIdentity;
 use crate::policyd::listen::{Exposure, ListenAddress, Missing};
@@ -37,26 +37,32 @@ impl Sources {
             (Some(_), _) if matches!(args.listen, ListenAddress::Unix(_)) => {
                 return Err(PolicydError::TlsOnSocket);
             }
-            (Some(certificate), Some(key)) => Some(Followed::load(TlsFiles {
-                certificate: certificate.clone(),
-                key: key.clone(),
-                client_ca: args.client_ca.clone(),
-                without_certificate: match (&args.tokens, &args.operators) {
-                    (None, None) => WithoutCertificate::Refused,
-                    _ => WithoutCertificate::MayShowToken,
-                },
-            })?),
+            (Some(certificate), Some(key)) => Some(
+                Followed::load(TlsFiles {
+                    certificate: certificate.clone(),
+                    key: key.clone(),
+                    client_ca: args.client_ca.clone(),
+                    without_certificate: match (&args.tokens, &args.operators) {
+                        (None, None) => WithoutCertificate::Refused,
+                        _ => WithoutCertificate::MayShowToken,
+                    },
+                })
+                .map_err(error::credentials("--tls-cert"))?,
+            ),
             _ => None,
         };
         let tokens = args
             .tokens
             .clone()
-            .map(|path| Followed::load(TokensFile::new(path)));
+            .map(|path| Followed::load(TokensFile::new(path)))
+            .transpose()
+            .map_err(error::credentials("--tokens"))?;
         let operators = args
             .operators
             .clone()
             .map(|path| Followed::load(TokensFile::<Operator>::new(path)))
-            .transpose()?;
+            .transpose()
+            .map_err(error::credentials("--operators"))?;
         if let Some(operators) = &operators
             && args.client_ca.is_none()
             && operators.in_force().borrow().has_certificates()
@@ -77,7 +83,7 @@ impl Sources {
         Ok(Self {
             rules,
             tls,
-            tokens: tokens.transpose()?,
+            tokens,
             operators,
         })
     }

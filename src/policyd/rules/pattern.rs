@@ -85,17 +85,17 @@ fn unclear(word: &[u8], position: Position) -> Option<&'static str> {
                             matches whatever follows it by itself";
     const EXPANDED: &str =
         "is something that a shell replaces before it asks; write what comes of it";
+    const ALTERNATIVES: &str =
+        "seems to hold alternatives, which are a list: pattern = [\"git\", [\"push\", \"pull\"]]";
     if word.contains(&b'*') || (position == Position::Program && word.contains(&b'?')) {
         return Some(WILDCARD);
     }
     let is_path = position == Position::Program && word.contains(&b'/');
-    let is_space = |byte: &u8| byte.is_ascii_whitespace();
-    let at_an_end = [word.first(), word.last()]
-        .into_iter()
-        .flatten()
-        .any(is_space);
+    // Spaces of any kind: a no-break space comes with what is copied from a web page.
+    let shown = String::from_utf8_lossy(word);
+    let at_an_end = shown.trim().len() < shown.len();
     // Directories have names with spaces in them.
-    if at_an_end || (!is_path && word.iter().any(is_space)) {
+    if at_an_end || (!is_path && shown.contains(char::is_whitespace)) {
         return Some(
             "holds a space, and is compared with one word of the command; write each word on its own, as in \
              pattern = [\"git\", \"push\"]",
@@ -107,9 +107,23 @@ fn unclear(word: &[u8], position: Position) -> Option<&'static str> {
     if word == b"~" || word.starts_with(b"~/") || word.windows(2).any(is_variable) {
         return Some(EXPANDED);
     }
-    if word.len() > 1 && word.contains(&b'|') {
+    let is_braced = matches!(word, [b'{', between @ .., b'}'] if between.contains(&b',') && !between.contains(&b'"'));
+    if is_braced || (word.len() > 1 && word.contains(&b'|')) {
+        return Some(ALTERNATIVES);
+    }
+    // One of several characters, and something after it: addresses have colons.
+    let set_ends = word.iter().position(|byte| *byte == b']');
+    if word.first() == Some(&b'[')
+        && let Some(end) = set_ends
+        && end > 1
+        && end + 1 < word.len()
+        && !word[..end].contains(&b':')
+    {
+        return Some(WILDCARD);
+    }
+    if matches!(word, [_, .., b';' | b'&']) {
         return Some(
-            "seems to hold alternatives, which are a list: pattern = [\"git\", [\"push\", \"pull\"]]",
+            "ends like a command line does, and no shell leaves that on a word; take it away",
         );
     }
     None
@@ -176,6 +190,12 @@ mod tests {
             (1, "$HOME", "a shell replaces"),
             (1, "--to=${HOME}/x", "a shell replaces"),
             (1, "push|pull", "alternatives"),
+            (1, "{push,pull}", "alternatives"),
+            (1, "[p]ush", "wildcard"),
+            (1, "push;", "ends like a command line"),
+            (1, "push&", "ends like a command line"),
+            (1, "push\u{a0}", "each word on its own"),
+            (0, "git\u{a0}push", "each word on its own"),
         ] {
             let error = check_word(position, word, &[&["fine", "fine"]]).expect_err(word);
             assert!(error.contains(says), "{word}: {error}");
@@ -206,6 +226,15 @@ mod tests {
             (0, "//usr/bin/git"),
             (1, ""),
             (1, "|"),
+            (1, ";"),
+            (1, "["),
+            (1, "]"),
+            (1, "[]"),
+            (1, "[::1]"),
+            (1, "[::1]:22"),
+            (1, "stash@{0}"),
+            (1, "{}"),
+            (1, "{\"a\":1,\"b\":2}"),
             (1, "HEAD~1"),
             (1, "./x"),
             (1, "../outbox/"),

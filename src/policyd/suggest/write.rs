@@ -89,7 +89,7 @@ pub(super) fn heading(gathered: &Gathered, otherwise: u64) -> String {
         let _ = writeln!(
             text,
             "#\n# {otherwise} of these execs get another answer by these rules: they were decided differently at \
-             different times,\n# or can't be written as rules, as comments below say."
+             different times,\n# or can't be written as rules. `execgate replay` with this file shows which."
         );
     }
     for (gap, count) in &gathered.gaps {
