@@ -112,6 +112,7 @@ impl ShellCommandExecutor for Direct {
                 env: exec.env,
                 confinement: None,
                 told_descriptors: Vec::new(),
+                told_signals: None,
             })
         })
     }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::Failure;
 use super::startup::Startup;
 use crate::model::{Environment, EscalationExecution, ExecOutcome};
-use crate::sandbox::{Sandbox, Unconfined};
+use crate::sandbox::{Entered, Sandbox, Unconfined};
 use crate::server::{
     BoxFuture, EscalatedExec, ExecutorError, PreparedExec, ShellCommand, ShellCommandExecutor,
     ShellOutput, WritablePlaces,
@@ -94,6 +94,7 @@ fn prepare(sandbox: &Sandbox, exec: EscalatedExec) -> Result<PreparedExec, Execu
         program: &exec.file,
         argv: &exec.argv,
         workdir: &exec.workdir,
+        directory: Entered::Exactly,
     };
     let confined = match &exec.execution {
         EscalationExecution::Unsandboxed => sandbox.release(command),
@@ -110,6 +111,7 @@ fn prepare(sandbox: &Sandbox, exec: EscalatedExec) -> Result<PreparedExec, Execu
         env: exec.env,
         confinement: confined.confinement,
         told_descriptors: confined.descriptors,
+        told_signals: confined.told_signals,
     })
 }
 
@@ -172,6 +174,7 @@ impl Executor {
                 program,
                 argv: &command.argv,
                 workdir: &command.workdir,
+                directory: Entered::ByName,
             })
             .map_err(io::Error::other)?;
         let mut descriptors = self.startup.descriptors()?;
@@ -216,6 +219,7 @@ impl Executor {
             closed_by_exec: Vec::new(),
             confinement: confined.confinement,
             told_descriptors: confined.descriptors,
+            told_signals: confined.told_signals,
         })?;
         Ok((supervisor, capture))
     }

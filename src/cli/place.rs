@@ -45,6 +45,11 @@ pub(super) fn wrapper() -> Result<PathBuf, Failure> {
     })
 }
 
+/// What starts commands in sandboxes of bubblewrap, beside the wrapper.
+pub(super) fn stand_in() -> Result<PathBuf, Failure> {
+    Ok(wrapper()?.with_file_name(STAND_IN))
+}
+
 /// The patched shell of this name, or at this path.
 pub(super) fn shell(name: &Path) -> Result<PathBuf, Failure> {
     let found = if name.components().count() > 1 || name.is_absolute() {

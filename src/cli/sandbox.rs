@@ -297,7 +297,7 @@ pub(super) fn bubblewrap() -> Result<Bubblewrap, Failure> {
     let program = place::find_in_path("bwrap").ok_or_else(|| {
         Failure::saying("bubblewrap isn't installed").hint("apt-get install bubblewrap")
     })?;
-    Bubblewrap::find(program).map_err(|error| {
+    Bubblewrap::find(program, place::stand_in()?).map_err(|error| {
         Failure::new(&error).hint("allow unprivileged user namespaces, or run the gate as root")
     })
 }

@@ -4,9 +4,10 @@
 //! there when the command starts, since there is nothing to put something over.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,9 +15,10 @@ use std::process::{Command, Stdio};
 use super::landlock::{self, LandlockError};
 use super::profile::{Access, Scope};
 use super::seccomp::{self, Communication};
-use super::{Confined, Unconfined};
+use super::{Confined, Entered, Unconfined};
 use crate::model::NetworkAccess;
 use crate::sys::confine::{self, Confinement};
+use crate::sys::exec::BY_DESCRIPTOR;
 use crate::sys::host;
 
 /// An installed bubblewrap.
@@ -25,7 +27,8 @@ pub struct Bubblewrap {
     program: PathBuf,
     /// Such as `0.8.0`.
     version: String,
-    argument_zero: ArgumentZero,
+    /// `execgate-stand-in`, which starts the command in the sandbox.
+    stand_in: PathBuf,
     open_places: OpenPlaces,
     abstract_sockets: AbstractSockets,
 }
@@ -38,15 +41,6 @@ enum AbstractSockets {
     Kept,
     /// They can: Landlock lacks it, or would take from a set-user-ID bubblewrap what that needs.
     Reached,
-}
-
-/// Whether a command's argument zero can be another than its path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ArgumentZero {
-    /// It can: `--argv0`, since 0.9.
-    Kept,
-    /// It is the path.
-    Path,
 }
 
 /// Whether it mounts what is open.
@@ -120,11 +114,11 @@ const KERNEL: [&str; 7] = [
 ];
 
 impl Bubblewrap {
-    /// The program at this path, if it works here.
+    /// The program at this path, if it works here, and the `execgate-stand-in` that it is to start in sandboxes.
     ///
     /// # Errors
     /// It can't be run, or can't make a sandbox, for lack of user namespaces as a rule.
-    pub fn find(program: PathBuf) -> Result<Self, BubblewrapError> {
+    pub fn find(program: PathBuf, stand_in: PathBuf) -> Result<Self, BubblewrapError> {
         let run = |options: &[&str]| {
             Command::new(&program)
                 .args(options)
@@ -162,10 +156,6 @@ impl Bubblewrap {
             return Err(BubblewrapError::Fails { program, reason });
         }
         let help = String::from_utf8_lossy(&run(&["--help"])?.stdout).into_owned();
-        let numbers: Vec<u32> = version
-            .split('.')
-            .map_while(|part| part.parse().ok())
-            .collect();
         let is_set_id = program
             .metadata()
             .is_ok_and(|found| found.permissions().mode() & libc::S_ISUID != 0);
@@ -177,11 +167,7 @@ impl Bubblewrap {
             } else {
                 AbstractSockets::Reached
             },
-            argument_zero: if numbers >= vec![0, 9] {
-                ArgumentZero::Kept
-            } else {
-                ArgumentZero::Path
-            },
+            stand_in,
             open_places: if help.contains("--ro-bind-fd") {
                 OpenPlaces::Mounted
             } else {
@@ -261,20 +247,31 @@ impl Bubblewrap {
             descriptors.push((filter.to_file()?, options.0.len()));
             options.flags(&["?"]);
         }
-        if let (ArgumentZero::Kept, Some(zero)) = (self.argument_zero, command.argv.first()) {
-            options.flags(&["--argv0"]);
-            options.0.push(zero.clone());
-        }
         options.flags(&["--chdir"]);
         options.0.push(command.workdir.into());
         options.flags(&["--"]);
+        // By a descriptor: its name may be none in the sandbox. Only its place, by which nobody can write it.
+        let stand_in = CString::new(self.stand_in.as_os_str().as_bytes())?;
+        let stand_in = confine::open_place(None, &stand_in)?;
+        descriptors.push((stand_in.into(), options.0.len()));
+        options.flags(&[BY_DESCRIPTOR]);
+        let told_signals = options.0.len();
+        options.flags(&["0"]);
+        options.0.push(match command.directory {
+            Entered::ByName => OsString::new(),
+            Entered::Exactly => command.workdir.into(),
+        });
         options.0.push(command.program.into());
-        options.0.extend(command.argv.iter().skip(1).cloned());
+        match command.argv {
+            [] => options.0.push(command.program.into()),
+            argv => options.0.extend(argv.iter().cloned()),
+        }
         Ok(Confined {
             program: self.program.clone(),
             argv: options.0,
             confinement: None,
             descriptors,
+            told_signals: Some(told_signals),
         })
     }
 }

@@ -398,7 +398,89 @@ fn is_directory(place: &File) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
+    use crate::sys::confine::Confinement;
+    use crate::sys::spawn::{self, Directory, InheritedContext, ProcessGroup, Supervisor};
+
+    /// Says of each attempt whether it could be made, or why not.
+    const ATTEMPTS: &str = "
+import os, socket, stat, sys
+def tried(name, attempt, *arguments):
+    try:
+        attempt(*arguments)
+        print(name, 'could')
+    except OSError as error:
+        print(name, os.strerror(error.errno))
+mode = 0o600
+tried('pipe', os.mknod, 'pipe', stat.S_IFIFO | mode)
+tried('character', os.mknod, 'character', stat.S_IFCHR | mode, os.makedev(1, 3))
+tried('block', os.mknod, 'block', stat.S_IFBLK | mode, os.makedev(7, 0))
+tried('connect', socket.create_connection, ('127.0.0.1', int(sys.argv[1])))
+tried('bind', socket.socket().bind, ('127.0.0.1', 0))
+";
+
+    /// What a process can do that is confined by the rules and by nothing else.
+    fn attempted(network: NetworkAccess) -> String {
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        let workdir = directory.path().canonicalize().unwrap();
+        let paths = [("/".into(), Access::Read), (workdir.clone(), Access::Write)];
+        let scope = Scope {
+            profile: "test".to_owned(),
+            paths: paths.into(),
+            network,
+            workdir: workdir.clone(),
+            temporary: None,
+        };
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let string = |text: &str| CString::new(text).unwrap();
+        let supervisor = Supervisor::start(spawn::Command {
+            program: string("/usr/bin/python3"),
+            argv: ["python3", "-c", ATTEMPTS, &port].map(string).to_vec(),
+            env: vec![string("LC_ALL=C.UTF-8")],
+            directory: Directory::Named(CString::new(workdir.as_os_str().as_bytes()).unwrap()),
+            descriptors: vec![(writer.into(), 1)],
+            closed_by_exec: Vec::new(),
+            group: ProcessGroup::New,
+            context: InheritedContext::default(),
+            confinement: Some(Confinement {
+                ruleset: Some(ruleset(&scope, &[]).unwrap()),
+                ruleset_flags: 0,
+                filters: Vec::new(),
+                filter_flags: 0,
+                capabilities: None,
+            }),
+            told_descriptors: Vec::new(),
+            told_signals: None,
+            is_script: false,
+        })
+        .unwrap();
+        let mut said = String::new();
+        reader.read_to_string(&mut said).unwrap();
+        supervisor.reap();
+        said
+    }
+
+    /// Filters and capabilities are in the way of the same: here they aren't there.
+    #[test]
+    fn devices_and_connections_are_refused_by_the_rules_alone() {
+        let version = confine::landlock_version().unwrap_or(0);
+        // Since 4 it knows of connections.
+        if version < 4 {
+            assert!(std::env::var_os("CI").is_none(), "Landlock {version}");
+            eprintln!("SKIPPED: this kernel's Landlock ({version}) doesn't know connections");
+            return;
+        }
+        let devices =
+            "pipe could\ncharacter Permission denied\nblock Permission denied\n".to_owned();
+        let refused = "connect Permission denied\nbind Permission denied\n";
+        assert_eq!(attempted(NetworkAccess::Denied), devices.clone() + refused);
+        let granted = "connect could\nbind could\n";
+        assert_eq!(attempted(NetworkAccess::Allowed), devices + granted);
+    }
 
     #[test]
     fn a_way_ends_where_something_is_hidden() {

@@ -110,8 +110,10 @@ pub struct Confined {
     pub argv: Vec<OsString>,
     /// What its process is confined by before it is executed.
     pub confinement: Option<Confinement>,
-    /// Descriptors for it, each with the place in `argv` where its number has to be.
+    /// Descriptors for it, each with the place in `argv` that has a `?` where its number has to be.
     pub descriptors: Vec<(OwnedFd, usize)>,
+    /// Where in `argv` the signals that the command has blocked have to be, where it is started with all blocked.
+    pub told_signals: Option<usize>,
 }
 
 /// A command to be confined.
@@ -123,6 +125,17 @@ pub struct Unconfined<'a> {
     pub argv: &'a [OsString],
     /// Its working directory: absolute.
     pub workdir: &'a Path,
+    /// What of that name will do.
+    pub directory: Entered,
+}
+
+/// How a working directory is entered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entered {
+    /// By its name, wherever that leads.
+    ByName,
+    /// It has to be the one that the kernel itself has that name for, in the sandbox too.
+    Exactly,
 }
 
 impl Unconfined<'_> {
@@ -133,6 +146,7 @@ impl Unconfined<'_> {
             argv: self.argv.to_vec(),
             confinement: None,
             descriptors: Vec::new(),
+            told_signals: None,
         }
     }
 }

@@ -78,7 +78,7 @@ pub enum PathError {
     #[error("`{}` has `..` in it: write where that leads to", .0.display())]
     GoesUp(PathBuf),
     /// There is no such file.
-    #[error("{field} {}: {error}", .path.display())]
+    #[error("{field} {}: {error}{}", .path.display(), advice(field, error))]
     Missing {
         /// Which part of the profile has it.
         field: &'static str,
@@ -108,6 +108,14 @@ pub enum PathError {
         /// What else it is to be.
         access: Access,
     },
+}
+
+/// What to do about a path that can't be found, to stand behind the reason.
+fn advice(field: &str, error: &io::Error) -> &'static str {
+    match (field, error.kind()) {
+        ("read" | "write", io::ErrorKind::NotFound) => "; make it first, or leave it out",
+        _ => "",
+    }
 }
 
 /// Whether a path is written as a profile's are.

@@ -117,6 +117,7 @@ impl Template {
             argv,
             confinement: None,
             descriptors: Vec::new(),
+            told_signals: None,
         }
     }
 }
@@ -217,6 +218,7 @@ mod tests {
             program: Path::new("/bin/x"),
             argv: &argv,
             workdir: Path::new("/my work"),
+            directory: crate::sandbox::Entered::ByName,
         };
         let confined = template.confine(command, &scope);
         assert_eq!(confined.program, Path::new("/usr/bin/jail"));

@@ -113,8 +113,11 @@ pub struct PreparedExec {
     pub env: Environment,
     /// What its process is confined by before it is executed.
     pub confinement: Option<Confinement>,
-    /// Further descriptors for it, each with the place in `argv` that is to tell its number.
+    /// Further descriptors for it, each with the place in `argv` that has a `?` where its number is to be told.
     pub told_descriptors: Vec<(OwnedFd, usize)>,
+    /// Where in `argv` is to be told which signals the command has blocked, if it is what the program starts that is to
+    /// get signals: see [`Command::told_signals`](crate::sys::spawn::Command::told_signals).
+    pub told_signals: Option<usize>,
 }
 
 /// A command string for [`exec`](super::EscalateServer::exec).

@@ -60,9 +60,10 @@ impl Asker {
     /// Reads argument zero.
     pub(super) fn of(invocation: Invocation) -> Option<Self> {
         let bytes = invocation.arguments().iter().next()?.to_bytes();
+        // Before that is the errand.
         let begin = bytes.iter().position(|byte| *byte == SEPARATOR)?;
         let said = &bytes[begin + 1..];
-        if begin == 0 || said.len() >= MOST_BYTES {
+        if said.len() >= MOST_BYTES {
             return None;
         }
         let fields: Vec<_> = said.split(|byte| *byte == SEPARATOR).collect();

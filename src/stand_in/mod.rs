@@ -3,12 +3,16 @@
 //! It stands in for an escalated command: hands its own descriptors to the gate, passes signals on, and ends as
 //! the command did. And where a command can't be executed, it says so as the shell that asked would have.
 //!
-//! Invariants: nothing is executed but the wrapper, which asks, and where no shell has said how it tells, a
-//! script that the verdict was for; the wrapper's statuses are its own.
+//! And in a sandbox of bubblewrap it is what that starts, and becomes the command (`enter.rs`).
+//!
+//! Invariants: nothing is executed but the wrapper, which asks, where no shell has said how it tells, a script that the
+//! verdict was for, and in a sandbox of bubblewrap the command for which the gate has made that; the wrapper's statuses
+//! are its own.
 //!
 //! Not here: asking; policy; tokio, clap or tracing.
 
 mod asker;
+mod enter;
 mod escalated;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
@@ -35,6 +39,9 @@ pub fn main(invocation: Invocation) -> c_int {
 }
 
 fn run(invocation: Invocation) -> Result<c_int, Failure> {
+    if let Some(number) = enter::own_number(invocation) {
+        return enter::become_command(invocation, number);
+    }
     let mut arguments = invocation.arguments().iter();
     let errand = arguments.next().and_then(Errand::parse);
     let (Some(errand), Some(file)) = (errand, arguments.next()) else {

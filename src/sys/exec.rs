@@ -12,6 +12,10 @@ const NOT_FOUND: i32 = 127;
 /// A shell's exit status for a program that can't be executed.
 const CANNOT_EXECUTE: i32 = 126;
 
+/// The path of a program that is executed by a descriptor, whose number is in the place of the `?`. Where it is its argument
+/// zero too, `execgate-stand-in` has been executed in a sandbox.
+pub const BY_DESCRIPTOR: &str = "/proc/self/fd/?";
+
 /// How much of a file is looked at to tell what it is: the kernel reads as much for a `#!` line
 /// (`BINPRM_BUF_SIZE`).
 const BEGINNING: usize = 256;

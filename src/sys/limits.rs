@@ -14,14 +14,27 @@ pub struct Limit {
     pub hard: u64,
 }
 
+/// The resource that is the size of core dumps, `core(5)`.
+pub const CORE_DUMPS: u32 = libc::RLIMIT_CORE;
+
 /// The limit on the number of open descriptors.
 pub fn open_files() -> io::Result<Limit> {
+    own(libc::RLIMIT_NOFILE)
+}
+
+/// The limit on the size of core dumps.
+pub fn core_dumps() -> io::Result<Limit> {
+    own(CORE_DUMPS)
+}
+
+/// This process's limit on a resource.
+fn own(resource: u32) -> io::Result<Limit> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: `limit` is writable.
-    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
+    // SAFETY: `limit` is writable; a resource that doesn't exist is an error.
+    check(unsafe { libc::getrlimit(resource, &raw mut limit) })?;
     Ok(Limit {
         soft: limit.rlim_cur,
         hard: limit.rlim_max,

@@ -42,16 +42,28 @@ pub fn seal(file: &File) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::os::unix::fs::FileExt;
 
     use super::*;
 
     #[test]
     fn what_is_sealed_cannot_be_written() {
         let mut file = executable("test").unwrap();
-        file.write_all(b"x").unwrap();
+        file.write_all(b"as it was").unwrap();
         seal(&file).unwrap();
-        assert!(file.write_all(b"y").is_err());
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        assert!(std::fs::write(path, "z").is_err());
+        let anew = File::options().write(true).open(&path).unwrap();
+        for file in [&file, &anew] {
+            // In place and at the end; longer and shorter, each of which has a seal of its own.
+            for refused in [
+                file.write_at(b"x", 0).map(drop),
+                file.write_at(b"x", 9).map(drop),
+                file.set_len(10),
+                file.set_len(0),
+            ] {
+                assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EPERM));
+            }
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), b"as it was");
     }
 }

@@ -124,6 +124,26 @@ pub fn blocked() -> Vec<i32> {
         .collect()
 }
 
+/// Blocks these signals and no others, by the kernel's set. Those that have arrived and aren't in it act now.
+pub fn block_only(set: u64) -> io::Result<()> {
+    let set: KernelSet = set;
+    // SAFETY: the set is readable, and of the size that is said.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const set,
+            std::ptr::null_mut::<KernelSet>(),
+            size_of::<KernelSet>(),
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// A signal that has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrived {

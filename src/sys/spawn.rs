@@ -19,11 +19,12 @@
 //! another user (`sudo`): it then says so and goes, since staying would help nobody.
 //!
 //! Both processes run between fork and exec (or end) of a program with many threads: nothing in
-//! `supervise`, `witness`, `execute` and `forked` allocates, takes a lock or panics; all memory was laid
+//! `supervise`, `inside`, `witness`, `execute` and `forked` allocates, takes a lock or panics; all memory was laid
 //! out before the fork, in `plan`.
 
 mod execute;
 mod forked;
+mod inside;
 mod plan;
 mod report;
 mod supervise;
@@ -120,8 +121,12 @@ pub struct Command {
     pub context: InheritedContext,
     /// What it is confined by before it is executed.
     pub confinement: Option<Confinement>,
-    /// Descriptors that get any free number, each with the place in `argv` that is to tell it.
+    /// Descriptors that get any free number, each with the place in `argv` that has a `?` where it is to be told.
     pub told_descriptors: Vec<(OwnedFd, usize)>,
+    /// Where in `argv` is to be told which signals the command has blocked, in hexadecimal digits: the program is one that
+    /// starts another, and that one a third, which is the command and is to unblock them. All signals but those that
+    /// stop are blocked until then, and those for the command go to the first child of the program's first child.
+    pub told_signals: Option<usize>,
     /// Whether the program is a text that a shell is to read where the kernel can't execute it.
     pub is_script: bool,
 }

@@ -13,6 +13,7 @@ use crate::stage::{Stage, everywhere};
 everywhere! {
     a_link_that_the_session_can_change_grants_nothing,
     a_directory_that_is_swapped_meanwhile_grants_nothing_else,
+    a_directory_that_trades_places_with_a_link_is_worked_in_or_nothing_is,
     what_is_hidden_in_something_that_can_be_written_stays_hidden_afresh,
     a_temporary_directory_that_is_moved_away_grants_nothing_else,
     paths_are_taken_as_they_are_written_or_refused,
@@ -82,6 +83,39 @@ fn a_directory_that_is_swapped_meanwhile_grants_nothing_else(stage: Stage) {
     stage.can("echo x | tee d/x >/dev/null && test -s d/x");
     stage.outside("ls $OUTSIDE").prints("file\n");
     assert!(done.status.success(), "{done}");
+}
+
+/// Has a directory and a link to another trade names in one step, at intervals of up to 60 milliseconds.
+const TRADING: &str = r#"
+import ctypes, os, time
+trade = ctypes.CDLL(None).renameat2
+open("trading", "w").close()
+milliseconds = 1
+while not os.path.exists("stop"):
+    if trade(-100, b"sub", -100, b"link", 2) != 0:
+        open("failed", "w").close()
+    time.sleep(milliseconds / 1000)
+    milliseconds = milliseconds * 7 % 61
+"#;
+
+fn a_directory_that_trades_places_with_a_link_is_worked_in_or_nothing_is(stage: Stage) {
+    let places = [stage.path("outside"), stage.path("work")];
+    let permissions = writes(&[&places[0], &places[1]]);
+    stage.take_rules(&format!(
+        "prefix_rule([\"touch\"], \"escalate\", execution = {permissions})"
+    ));
+    stage.write("work/trade.py", TRADING);
+    // The shell stays in the one directory, whatever that is called.
+    let done = stage.run(
+        "mkdir sub; ln -s $OUTSIDE link; cd sub
+         (cd .. && exec python3 trade.py) & while ! test -e ../trading; do sleep 0.01; done
+         for i in {1..60}; do touch x$i 2>/dev/null; done; >../stop; wait; ! test -e ../failed",
+    );
+    assert!(done.status.success(), "{done}");
+    stage.outside("ls $OUTSIDE").prints("file\n");
+    // It's no test of this where nothing could be made.
+    let done = stage.outside("ls work/sub work/link sub link 2>/dev/null | grep -c ^x");
+    assert_ne!(done.output(), "0\n", "{done}");
 }
 
 fn what_is_hidden_in_something_that_can_be_written_stays_hidden_afresh(stage: Stage) {

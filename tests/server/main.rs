@@ -1,23 +1,27 @@
 //! The server and the real wrapper, without a shell between them: the three verdicts, what a command
 //! gets, what its policy is told.
 
+mod copies;
 mod order;
 mod supervisors;
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use execgate::model::{
     DecisionCode, EscalationDecision, ExecOutcome, SessionEndReason, SessionEvent, WithdrawalReason,
 };
+use execgate::server::{EscalateServer, SessionParams, WrapperAlias};
 use execgate::sys::spawn::{self, Directory, InheritedContext, ProcessGroup, Supervisor};
 use support::peer::{frame, handshake};
-use support::{ESCALATE, PATIENCE, Scripted, deny, output, start, text, wrapped};
+use support::{Direct, ESCALATE, PATIENCE, Scripted, deny, output, start, text, wrapped};
+use tokio_util::sync::CancellationToken;
 
 fn finished(name: &str, policy: &Scripted) -> impl Fn(&SessionEvent) -> Option<ExecOutcome> {
     let id = policy.exec_of(name);
@@ -60,14 +64,23 @@ async fn deny_says_why_and_exits_with_1() {
 
 #[tokio::test]
 async fn a_denial_without_standard_descriptors_is_one_all_the_same() {
-    let session = start(Scripted::always(deny("not here")));
-    let script = format!(
-        "{} /bin/echo echo x <&- >&- 2>&-; exit $?",
-        support::WRAPPER
-    );
-    let mut shell = std::process::Command::new("/bin/sh");
-    shell.args(["-c", &script]).envs(session.env());
-    assert_eq!(output(shell).await.status.code(), Some(1));
+    for (decision, expected) in [
+        (deny("not here"), (Some(1), false)),
+        (EscalationDecision::Run, (Some(0), true)),
+    ] {
+        let session = start(Scripted::always(decision));
+        let directory = tempfile::tempdir().unwrap();
+        let made = directory.path().join("made");
+        let script = format!(
+            "{} /usr/bin/touch touch {} <&- >&- 2>&-; exit $?",
+            support::WRAPPER,
+            made.display()
+        );
+        let mut shell = std::process::Command::new("/bin/sh");
+        shell.args(["-c", &script]).envs(session.env());
+        let code = output(shell).await.status.code();
+        assert_eq!((code, made.exists()), expected);
+    }
 }
 
 #[tokio::test]
@@ -88,6 +101,33 @@ async fn escalate_runs_the_command_outside_and_hands_back_its_status() {
         })
         .await;
     assert!(usage.peak_memory_bytes > 0);
+}
+
+#[tokio::test]
+async fn older_shells_find_the_wrapper_by_their_name_for_it_where_that_is_wanted() {
+    for (alias, wrapper) in [
+        (WrapperAlias::None, None),
+        (WrapperAlias::Bash, Some(support::WRAPPER)),
+    ] {
+        let policy = Scripted::always(EscalationDecision::Run);
+        let session = EscalateServer::new("/bin/sh", support::WRAPPER, policy.clone())
+            .with_alias(alias)
+            .start_session(
+                SessionParams::default(),
+                Arc::new(Direct),
+                &CancellationToken::new(),
+            )
+            .unwrap();
+        let value = |name: &str| session.env().get(OsStr::new(name)).map(OsString::as_os_str);
+        assert_eq!(value("EXEC_WRAPPER"), Some(OsStr::new(support::WRAPPER)));
+        assert_eq!(value("BASH_EXEC_WRAPPER"), wrapper.map(OsStr::new));
+        // Both are the session's: nobody is asked about them.
+        let got = output(wrapped(&session, "/bin/true", &["true"])).await;
+        assert!(got.status.success(), "{got:?}");
+        let asked = policy.asked.lock().unwrap();
+        let names: Vec<_> = asked[0].env.names().collect();
+        assert_eq!(names, [b"PATH"]);
+    }
 }
 
 #[tokio::test]
@@ -470,6 +510,7 @@ fn shell_script(script: &CStr) -> spawn::Command {
         context: InheritedContext::default(),
         confinement: None,
         told_descriptors: Vec::new(),
+        told_signals: None,
         is_script: false,
     }
 }

@@ -16,7 +16,7 @@ import urllib.request
 
 PATIENCE = 60
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
-KEYS = {"Enter": "\ue007", "Escape": "\ue00c"}
+KEYS = {"Enter": "\ue007", "Escape": "\ue00c", "End": "\ue010"}
 
 
 def started():
@@ -188,7 +188,7 @@ def approve(browser, url, token):
     browser.open(url)
     browser.write("#token", "execgate_wrong")
     browser.press("Enter")
-    browser.sees("#login-error", "isn't an operator's token")
+    browser.sees("#login-error", "isn't an operator's or auditor's token")
     browser.run("document.getElementById('token').value = ''")
     log_in(browser, url, token)
     say("logged-in")
@@ -435,6 +435,39 @@ def scopes(browser, url, token):
     say("refused")
 
 
+def whole(browser, url, token):
+    """A long command is there whole, and with how many words; it is approved once its end was seen, and not before."""
+    log_in(browser, url, token)
+    say("logged-in")
+    browser.press("2")
+    browser.sees(".approval .words", "603 words")
+    command = browser.run("return document.querySelector('pre.command').innerText")
+    assert command.count(" --harmless") == 600 and command.endswith(" --evil"), command
+    accessible(browser)
+    for scheme, width, height in [("dark", 390, 780), ("light", 1360, 820)]:
+        browser.scheme(scheme)
+        browser.size(width, height)
+        browser.fits()
+        browser.screenshot(f"whole-{scheme}")
+    assert browser.run("return document.querySelector('button.approve').disabled"), "its end wasn't seen"
+    browser.press("a")
+    browser.sees("#toast", "scroll to the end")
+    browser.run("document.querySelector('pre.command').scrollTop = 40")
+    # What comes meanwhile leaves it where it is, and may be approved: all of it is seen.
+    say("scrolled")
+    browser.sees("#pending", "2")
+    browser.until("the other one can be approved",
+                  "return [...document.querySelectorAll('button.approve')].map(button => button.disabled).join() === 'true,false'")
+    assert browser.run("return document.querySelector('pre.command').scrollTop") == 40, "it moved"
+    browser.sees(".approval .verdict.waiting", "pending")
+    browser.press("End")
+    browser.until("it can be approved", "return !document.querySelector('button.approve').disabled")
+    browser.sees_none(".words.is-more")
+    browser.press("a")
+    browser.sees(".approval.is-closed .words", "603 words")
+    say("approved")
+
+
 def gone(browser, url, token):
     """A service that is gone is told of, by the page and by what is tried on it; all that was seen stays."""
     log_in(browser, url, token)
@@ -462,7 +495,7 @@ def main():
     scenario, url, token = sys.argv[1:4]
     browser = Browser(sys.argv[4] if len(sys.argv) > 4 else None)
     try:
-        scenarios = [approve, revoked, auditor, flood, broken, ending, scopes, gone]
+        scenarios = [approve, revoked, auditor, flood, broken, ending, scopes, whole, gone]
         {each.__name__: each for each in scenarios}[scenario](browser, url, token)
     finally:
         browser.close()

@@ -69,6 +69,7 @@ const FAILURES: &[Failure] = &[
     failure("$'busy\\x1b[1m\\n\\tit'"),
     failure("$'busy\\x1fit'"),
     failure("$'busy-\\xff\\xc3\\xa9'"),
+    failure("$'no\\x1b[1m\\x7f\\n\\tinterpreter'"),
 ];
 
 /// Each failure, with the program named by its absolute path, by a relative one and by a search, as a command
@@ -119,6 +120,12 @@ fn case(script_text: &str) -> Case<'_> {
         .file("text", "echo text \"$0\" \"$@\"; exit 3\n", 0o755)
         .file("empty", "", 0o755)
         .file("binary", b"\x7fELF\0\0\0\0\n".to_vec(), 0o755)
+        // A line ends at a newline, and a name at a space or tab.
+        .file(
+            "no\x1b[1m\x7f\n\tinterpreter",
+            "#!./no\x1b[1m\x01\x7f-such\n",
+            0o755,
+        )
         .file("busy-interpreter", "#!./busy -x\n", 0o755)
         .file(
             "foreign-interpreter",

@@ -10,7 +10,7 @@ use execgate::server::{
 use tokio_util::sync::CancellationToken;
 
 use crate::harness::{Place, Shell, VERDICTS, script, shells, wait_with_executor};
-use crate::support::{ESCALATE, deny, text};
+use crate::support::{ESCALATE, WRAPPER, deny, text};
 
 #[tokio::test]
 async fn pipelines() {
@@ -103,6 +103,11 @@ async fn a_script_without_interpreter_is_read_as_by_the_shell() {
     .file("text", text, 0o755)
     .is_the_same()
     .await;
+    // Such a file surely is one, and is read by the gate for shells that don't say how they would.
+    script("./text a; (exec ./text b); /bin/true")
+        .file("text", &text["MZ=1\n".len()..], 0o755)
+        .is_the_same()
+        .await;
 }
 
 #[tokio::test]
@@ -146,7 +151,6 @@ async fn low_limits() {
         .await;
 }
 
-/// The wrapper's own words go nowhere then, not even to the gate.
 #[tokio::test]
 async fn a_denial_that_nobody_can_read() {
     for shell in shells() {
@@ -154,6 +158,40 @@ async fn a_denial_that_nobody_can_read() {
         let (_, stdout, _) = gated(script, shell, deny("no")).await;
         assert_eq!(stdout, "1\n1\n", "{shell:?}");
     }
+}
+
+/// A gate by hand, which denies, and says what else it gets and how the wrapper ends.
+const DENYING_GATE: &str = r#"
+import json, os, socket, struct, subprocess, sys
+wrapper = sys.argv[1]
+for closed in "2>&-", "1>&- 2>&-", "0<&- 2>&-", "0<&- 1>&- 2>&-":
+    gate, session = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    environment = {"PATH": "/usr/bin:/bin", "CODEX_ESCALATE_SOCKET": str(session.fileno())}
+    command = ["/bin/sh", "-c", 'exec "$0" /bin/true true ' + closed, wrapper]
+    child = subprocess.Popen(command, pass_fds=[session.fileno()], env=environment)
+    session.close()
+    gate.settimeout(100)
+    _, descriptors, _, _ = socket.recv_fds(gate, 64, 16)
+    stream = socket.socket(fileno=descriptors[0])
+    stream.settimeout(100)
+    with stream.makefile("rb") as questions:
+        length, = struct.unpack("<I", questions.read(4))
+        asked = json.loads(questions.read(length))
+        answer = json.dumps({"action": {"Deny": {"reason": "no"}}}).encode()
+        stream.sendall(struct.pack("<I", len(answer)) + answer)
+        print(asked["file"], questions.read(), child.wait())
+"#;
+
+/// The wrapper's own words go nowhere then, not even to the gate: no stream of its own has the closed number.
+#[test]
+fn what_is_said_where_standard_error_is_closed_reaches_nobody() {
+    let output = std::process::Command::new("python3")
+        .args(["-c", DENYING_GATE, WRAPPER])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "/bin/true b'' 1\n".repeat(4));
+    assert_eq!(text(&output.stderr), "");
 }
 
 /// Arguments that just fit for the wrapper: a script without `#!` gets all of them, or isn't executed.
@@ -275,13 +313,24 @@ async fn more_descriptors_than_can_be_handed_over() {
 
 #[tokio::test]
 async fn no_room_for_a_question() {
+    let ask = "ulimit -n 4; /bin/true; echo $?";
     // Where the limit can't be raised for a moment, not even natively is there much that could run.
-    let script = "ulimit -n 4; /bin/true; echo $?";
-    let (_, stdout, stderr) = gated(script, Shell::Bash, EscalationDecision::Run).await;
-    if stdout != "0\n" {
-        assert_eq!(stdout, "125\n");
-        assert!(stderr.contains("see ulimit -n"), "{stderr}");
+    let mut without = ask.to_owned();
+    if may_raise_limits() {
+        let (_, stdout, stderr) = gated(ask, Shell::Bash, EscalationDecision::Run).await;
+        assert_eq!(stdout, "0\n", "{stderr}");
+        without = format!("exec setpriv --bounding-set -sys_resource \"$SELF\" -c '{ask}'");
     }
+    let (_, stdout, stderr) = gated(&without, Shell::Bash, EscalationDecision::Run).await;
+    assert_eq!(stdout, "125\n", "{stderr}");
+    assert!(stderr.contains("see ulimit -n"), "{stderr}");
+}
+
+/// Whether this user has the privilege to raise a limit that was for good.
+fn may_raise_limits() -> bool {
+    let mut command = std::process::Command::new("/bin/bash");
+    command.args(["-c", "ulimit -n 100; ulimit -n 200 2>/dev/null"]);
+    command.status().unwrap().success()
 }
 
 /// Can't prepare anything.
@@ -332,6 +381,19 @@ async fn a_command_that_the_gate_cannot_start() {
 
 #[tokio::test]
 async fn a_core_dump_is_the_commands_own() {
+    // The gate, which is this process, has to allow dumps: only then a session may have them.
+    if std::env::var_os("GATE_ALLOWS_DUMPS").is_none() {
+        let mut again = std::process::Command::new("/bin/sh");
+        again
+            .args(["-c", "ulimit -Sc \"$(ulimit -Hc)\"; exec \"$@\"", "sh"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["scripts::a_core_dump_is_the_commands_own", "--exact"])
+            .env("GATE_ALLOWS_DUMPS", "1");
+        let output = again.output().unwrap();
+        let said = text(&output.stdout);
+        assert!(said.contains(" 1 passed;"), "{said}");
+        return;
+    }
     // The shell's own messages as well, which have `(core dumped)` where there is one and the wrapper can
     // have the mark of one.
     let marks = if wrappers_can_have_the_mark() {

@@ -137,6 +137,7 @@ fn what_reaches_beyond_a_sandbox_is_refused_whatever_its_arguments() {
         libc::SYS_clock_adjtime,
         libc::SYS_sethostname,
         libc::SYS_setdomainname,
+        libc::SYS_nfsservctl,
     ];
     #[cfg(target_arch = "x86_64")]
     let here = [
@@ -144,6 +145,8 @@ fn what_reaches_beyond_a_sandbox_is_refused_whatever_its_arguments() {
         libc::SYS_ioperm,
         libc::SYS_modify_ldt,
         libc::SYS_uselib,
+        libc::SYS_ustat,
+        libc::SYS_sysfs,
     ];
     #[cfg(not(target_arch = "x86_64"))]
     let here: [libc::c_long; 0] = [];

@@ -49,6 +49,7 @@ impl Decimal {
 impl Plan {
     pub(super) fn new(mut command: Command, control: RawFd) -> io::Result<Self> {
         tell_descriptors(&mut command)?;
+        let blocked = tell_signals(&mut command)?;
         let mut destinations: Vec<_> = command.descriptors.iter().map(|(_, to)| *to).collect();
         destinations.sort_unstable();
         let repeats = destinations.windows(2).any(|pair| pair[0] == pair[1]);
@@ -83,7 +84,7 @@ impl Plan {
             needed,
             copies: vec![Cell::new(-1); command.descriptors.len()],
             ignored: signal::kernel_set(command.context.ignored_signals.iter().copied()),
-            blocked: signal::kernel_set(command.context.blocked_signals.iter().copied()),
+            blocked,
             script: command.is_script.then(|| {
                 let arguments = command.argv.iter().skip(1).map(|string| string.as_ptr());
                 [c"sh".as_ptr(), command.program.as_ptr()]
@@ -102,6 +103,19 @@ impl Plan {
     }
 }
 
+/// The signals that are blocked when the program is executed, once those that the command has blocked are in the arguments.
+fn tell_signals(command: &mut Command) -> io::Result<KernelSet> {
+    let blocked = signal::kernel_set(command.context.blocked_signals.iter().copied());
+    let Some(place) = command.told_signals else {
+        return Ok(blocked);
+    };
+    let word = command.argv.get_mut(place);
+    *word.ok_or(io::ErrorKind::InvalidInput)? = CString::new(format!("{blocked:x}"))?;
+    // What stops the command stops what starts it, so that it is seen.
+    let stops = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+    Ok(blocked | !signal::kernel_set(stops))
+}
+
 /// Gives descriptors that are to be told free numbers, and writes these into the arguments.
 fn tell_descriptors(command: &mut Command) -> io::Result<()> {
     for (fd, place) in std::mem::take(&mut command.told_descriptors) {
@@ -113,7 +127,8 @@ fn tell_descriptors(command: &mut Command) -> io::Result<()> {
             .argv
             .get_mut(place)
             .ok_or(io::ErrorKind::InvalidInput)?;
-        *word = CString::new(number.to_string())?;
+        let text = word.to_str().map_err(io::Error::other)?;
+        *word = CString::new(text.replace('?', &number.to_string()))?;
         command.descriptors.push((fd, number));
     }
     Ok(())

@@ -6,6 +6,7 @@ use std::os::fd::RawFd;
 use super::super::context;
 use super::execute::become_command;
 use super::forked::{close_all_but, close_range, errno, exit_now};
+use super::inside::Inside;
 use super::plan::Plan;
 use super::report::{CONTINUED, ENDED, LEFT_BEHIND, NOT_STARTED, Packet, STARTED, STOPPED, Step};
 use super::witness::Witness;
@@ -22,13 +23,17 @@ enum Reach<'a> {
     Group,
     /// Itself, if its group hasn't got the signal already, as far as that is known.
     Process(Option<&'a Witness>),
+    /// Likewise, where it isn't the child but what that has started.
+    Inner(&'a Inside, Option<&'a Witness>),
+    /// Its whole group, which it may not have entered yet.
+    InnerGroup(&'a Inside),
 }
 
 impl<'a> Reach<'a> {
     fn witness(self) -> Option<&'a Witness> {
         match self {
-            Self::Group => None,
-            Self::Process(witness) => witness,
+            Self::Group | Self::InnerGroup(_) => None,
+            Self::Process(witness) | Self::Inner(_, witness) => witness,
         }
     }
 }
@@ -139,10 +144,12 @@ pub(super) fn supervise(plan: &Plan, control: RawFd) -> ! {
         control,
         &Packet::new([STARTED, child, i32::from(all_signals), 0]),
     );
-    let reach = if own_group {
-        Reach::Group
-    } else {
-        Reach::Process(witness)
+    let inside = Inside::default();
+    let reach = match (own_group, plan.command.told_signals) {
+        (true, None) => Reach::Group,
+        (true, Some(_)) => Reach::InnerGroup(&inside),
+        (false, None) => Reach::Process(witness),
+        (false, Some(_)) => Reach::Inner(&inside, witness),
     };
     wait_for_all(control, changes, child, Some(reach));
     leave(witness);
@@ -197,8 +204,16 @@ fn wait_for_all(control: RawFd, changes: RawFd, child: libc::pid_t, reach: Optio
             events: libc::POLLIN,
             revents: 0,
         });
+        let patience = match reach {
+            Reach::Inner(inside, _) | Reach::InnerGroup(inside)
+                if running && inside.has_waiting(child) =>
+            {
+                NAP_MILLISECONDS
+            }
+            _ => -1,
+        };
         // SAFETY: two entries, both writable. All signals are blocked, so it isn't interrupted.
-        unsafe { libc::poll(sources.as_mut_ptr(), 2, -1) };
+        unsafe { libc::poll(sources.as_mut_ptr(), 2, patience) };
         if sources[1].revents != 0 {
             drain(changes);
         }
@@ -296,6 +311,22 @@ fn pass_on(child: libc::pid_t, signal: c_int, reach: Reach<'_>) {
     let target = match reach {
         Reach::Group => -child,
         Reach::Process(_) => child,
+        Reach::InnerGroup(inside) => {
+            if !Inside::is_there(child) {
+                inside.send(child, signal);
+            }
+            -child
+        }
+        Reach::Inner(inside, _) => {
+            inside.send(child, signal);
+            match signal {
+                // It tells of the stop. What it has blocked would be of no use to it.
+                libc::SIGKILL | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU | libc::SIGCONT => {
+                    child
+                }
+                _ => return,
+            }
+        }
     };
     // SAFETY: integers only; what fails here failed for the command too.
     unsafe { libc::kill(target, signal) };

@@ -92,8 +92,8 @@ def after_denial():
 
 
 def another_name():
-    """A program that isn't escalated, in the name of one that is."""
-    return SECRET in run("/bin/cat", ["uname", HIDDEN + "/id"])
+    """A program that isn't escalated, in the name of one that is with any file."""
+    return SECRET in run("/bin/cat", ["readlink", HIDDEN + "/id"])
 
 
 def another_directory():

@@ -1,8 +1,16 @@
-"""Runs a command on a terminal of its own, which is its standard input."""
+"""Runs a command on a terminal of its own, which is its standard input, and with a limit on open files that an attack
+can reach."""
 
 import os
 import pty
+import resource
 import sys
+
+OPEN_FILES = 4096
+
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+hard = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1024), hard))
 
 master, slave = pty.openpty()
 child = os.fork()
