@@ -281,3 +281,26 @@ fn a_log_whose_file_is_gone_is_removed_and_one_that_is_set_aside_is_not() {
     assert!(!path("1", "-wal").exists());
     assert!(aside.iter().all(|path| path.exists()));
 }
+
+#[test]
+fn the_log_stays_short_however_much_is_written() {
+    const EVENTS: u64 = 24;
+    let directory = tempfile::tempdir().expect("a directory");
+    let journal = open(directory.path(), 64 << 20);
+    let told = Arc::new(Told::default());
+    let attendance = attend(&journal, &told);
+    let log = lock(&journal.file).as_ref().expect("a file").log_path();
+    let mut longest = 0;
+    for event in 1..=EVENTS {
+        told.event(event + 1, 1 << 20);
+        attendance.changed();
+        wait_until(|| journal.load().events == event);
+        longest = longest.max(std::fs::metadata(&log).expect("a log").len());
+    }
+    // What exceeds the bound is one commit, and what was written while the log was.
+    assert!(longest < 12 << 20, "{longest} bytes");
+    assert!(longest > 4 << 20, "{longest} bytes");
+    assert_eq!(fate(&attendance), Fate::Kept);
+    let left = journal.left().expect("a directory");
+    assert_eq!(left[0].count().expect("events"), EVENTS);
+}

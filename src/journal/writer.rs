@@ -607,3 +607,6 @@ fn write_one(
         fate,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -78,23 +78,51 @@ impl Decoder for LinkCodec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::SystemTime;
+    use http_body_util::BodyExt as _;
+    use tonic::codec::EncodeBody;
 
-    #[test]
-    fn sequence_and_body_make_one_message() {
-        let event = pb::events_lost(1, 2, SystemTime::UNIX_EPOCH);
-        let mut bytes = SessionRequest {
-            sequence: u64::MAX,
+    use crate::pb::v1::ExecRequested;
+    use crate::pb::v1::session_request::Event;
+
+    /// What gRPC puts before a message: whether it is compressed, and its length.
+    const PREFIX: usize = 1 + 4;
+
+    /// A question that encodes to so many bytes.
+    fn question(length: usize) -> SessionRequest {
+        let of = |argument: usize| SessionRequest {
+            event: Some(Event::ExecRequested(ExecRequested {
+                arguments: vec![vec![b'a'; argument].into()],
+                ..ExecRequested::default()
+            })),
             ..SessionRequest::default()
-        }
-        .encode_to_vec();
-        assert_eq!(bytes.len(), SEQUENCE_LENGTH);
-        bytes.extend(event.encode_to_vec());
-        let decoded = SessionRequest::decode(&bytes[..]).expect("a message");
-        let expected = SessionRequest {
-            sequence: u64::MAX,
-            ..event
         };
-        assert_eq!(decoded, expected);
+        // Lengths around it have as many bytes as its own.
+        let around = of(length - 32).encoded_len() - (length - 32);
+        of(length - around)
+    }
+
+    /// What stands on the wire for an event.
+    async fn encoded(sequence: u64, body: &SessionRequest) -> Result<Bytes, Status> {
+        let body = body.encode_to_vec().into();
+        let events = tokio_stream::once(Ok(EncodedEvent { sequence, body }));
+        let body = EncodeBody::new_client(LinkCodec, events, None, Some(MESSAGE_LIMIT));
+        Ok(body.collect().await?.to_bytes())
+    }
+
+    #[tokio::test]
+    async fn sequence_and_body_make_one_message() {
+        let lost = pb::events_lost(1, 2, std::time::SystemTime::UNIX_EPOCH);
+        let longest = question(BODY_LIMIT);
+        assert_eq!(longest.encoded_len(), BODY_LIMIT);
+        for (sequence, event) in [(7, lost), (u64::MAX, longest)] {
+            let sent = encoded(sequence, &event).await.expect("it fits");
+            let decoded = SessionRequest::decode(&sent[PREFIX..]).expect("a message");
+            let is_longest = sent.len() == PREFIX + MESSAGE_LIMIT;
+            assert_eq!(is_longest, sequence == u64::MAX, "{} bytes", sent.len());
+            let expected = SessionRequest { sequence, ..event };
+            assert!(decoded == expected, "{} other bytes", sent.len());
+        }
+        let longer = question(BODY_LIMIT + 1);
+        encoded(u64::MAX, &longer).await.expect_err("it is longer");
     }
 }

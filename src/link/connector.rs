@@ -33,6 +33,9 @@ const PROBES: u32 = 3;
 /// The first byte of a TLS record with an alert, and of one with a handshake (RFC 8446, section 5.1).
 const TLS_RECORDS: [u8; 2] = [0x15, 0x16];
 
+/// How an answer of HTTP/1 begins. No answer of HTTP/2 does: it would be a frame longer than any may be.
+const HTTP_1: &[u8] = b"HTTP/1";
+
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectError {
@@ -92,11 +95,11 @@ impl std::fmt::Display for Objection {
 pub(super) struct Connector {
     place: Place,
     files: Arc<CredentialFiles>,
-    refusal: Refusal,
+    pub(super) refusal: Refusal,
 }
 
-/// What the service's side of the latest connection said about why it doesn't take it, below HTTP/2:
-/// TLS tells a gate after the handshake that its certificate isn't wanted.
+/// What the service's side of the latest connection said about why it doesn't take it, below HTTP/2: TLS tells a gate
+/// after the handshake that its certificate isn't wanted. What says nothing at all is no service.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Refusal(Arc<Mutex<Option<Objection>>>);
 
@@ -123,14 +126,10 @@ impl Connector {
         }
     }
 
-    pub(super) fn refusal(&self) -> Option<Objection> {
-        self.refusal.get()
-    }
-
     async fn connect(self) -> Result<TokioIo<Connection>, ConnectError> {
         let connected = tokio::time::timeout(CONNECT_TIMEOUT, self.stream()).await;
         let stream = connected.map_err(|_| ConnectError::TimedOut)??;
-        self.refusal.set(None);
+        self.refusal.set(Some(unheard()));
         Ok(TokioIo::new(Connection {
             stream,
             is_silent: true,
@@ -258,6 +257,15 @@ fn handshake_failure(error: io::Error) -> ConnectError {
     ConnectError::Refused(objection)
 }
 
+/// What is wrong with a connection that breaks before anything was heard: by its end, by a reset, or by the pings that
+/// nobody answers.
+fn unheard() -> Objection {
+    Objection::new(
+        Obstacle::NoService,
+        "what is there takes the connection, and says nothing, as servers do that don't speak gRPC",
+    )
+}
+
 fn refused_by_alert(alert: AlertDescription) -> Objection {
     use AlertDescription as Alert;
     match alert {
@@ -323,16 +331,22 @@ impl AsyncRead for Connection {
                     this.refusal.set(Some(refused_by_alert(*alert)));
                 }
             }
-            Poll::Ready(Ok(())) if this.is_silent => {
+            Poll::Ready(Ok(())) if this.is_silent && buffer.filled().len() > before => {
                 this.is_silent = false;
-                let first = buffer.filled().get(before);
-                if let Stream::Tcp(_) = this.stream
-                    && first.is_some_and(|byte| TLS_RECORDS.contains(byte))
-                {
-                    let words = "the service speaks TLS there: use https://";
-                    let objection = Objection::new(Obstacle::OnlyTls, words);
-                    this.refusal.set(Some(objection));
-                }
+                let said = buffer.filled().get(before..).unwrap_or_default();
+                let is_tcp = matches!(this.stream, Stream::Tcp(_));
+                let objection = match said.first() {
+                    Some(byte) if is_tcp && TLS_RECORDS.contains(byte) => Some(Objection::new(
+                        Obstacle::OnlyTls,
+                        "the service speaks TLS there: use https://",
+                    )),
+                    Some(_) if said.starts_with(HTTP_1) => Some(Objection::new(
+                        Obstacle::NoService,
+                        "what is there speaks HTTP/1, and a policy service gRPC",
+                    )),
+                    _ => None,
+                };
+                this.refusal.set(objection);
             }
             _ => {}
         }
@@ -341,3 +355,27 @@ impl AsyncRead for Connection {
 }
 
 transport::writes_go_to!(Connection, stream);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel does about a host that went without a word, on the very connections that are made.
+    #[tokio::test]
+    async fn a_host_that_is_dead_is_found_within_eight_seconds() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let uri = format!("http://{address}").parse().expect("an address");
+        let stream = tcp(&uri).await.expect("a connection");
+        let socket = socket2::SockRef::from(&stream);
+        assert!(socket.keepalive().expect("a socket"));
+        let after = socket.tcp_keepalive_time().expect("a socket");
+        let interval = socket.tcp_keepalive_interval().expect("a socket");
+        let probes = socket.tcp_keepalive_retries().expect("a socket");
+        assert_eq!(after + probes * interval, Duration::from_secs(8));
+        // A question is sent at once, whatever small went before it.
+        assert!(stream.nodelay().expect("a socket"));
+    }
+}

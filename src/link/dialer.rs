@@ -7,7 +7,7 @@ use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use super::connector::{ConnectError, Connector, Objection};
+use super::connector::{ConnectError, Connector, Objection, Refusal};
 use super::credentials::{CredentialFiles, LinkCredentials};
 use super::endpoint::{Endpoint, Pings, PrepareError};
 use super::obstacle::Obstacle;
@@ -88,6 +88,10 @@ impl Dialer {
     /// is useless, where it is.
     pub(super) fn explain(&self, status: Status) -> Status {
         match self.objection(&status) {
+            // A proxy may answer so while the service behind it is away.
+            Some(objection) if objection.obstacle == Some(Obstacle::NoService) => {
+                Status::unavailable(objection.to_string())
+            }
             Some(objection) => Status::unauthenticated(objection.to_string()),
             None => status,
         }
@@ -98,6 +102,7 @@ impl Dialer {
     pub(super) fn obstacle(&self, status: &Status) -> Option<Obstacle> {
         match self.objection(status) {
             Some(objection) => objection.obstacle,
+            None if connect_error(status).is_some() => Some(Obstacle::Unreachable),
             None => matches!(
                 status.code(),
                 Code::Unauthenticated | Code::PermissionDenied
@@ -108,16 +113,16 @@ impl Dialer {
 
     fn objection(&self, status: &Status) -> Option<Objection> {
         // Without a source it is the service's own word.
-        let mut source = Some(status.source()?);
-        while let Some(error) = source {
-            if let Some(error) = error.downcast_ref::<ConnectError>()
-                && let Some(objection) = error.objection()
-            {
-                return Some(objection);
-            }
-            source = error.source();
+        status.source()?;
+        match connect_error(status) {
+            Some(error) => error.objection(),
+            None => self.connector.refusal.get(),
         }
-        self.connector.refusal()
+    }
+
+    /// What is wrong with the connection of the moment, as long as that is asked for.
+    pub(super) fn refusal(&self) -> Refusal {
+        self.connector.refusal.clone()
     }
 
     /// What it calls, as it is named.
@@ -150,6 +155,18 @@ impl Dialer {
             current.ping_seldom();
         }
     }
+}
+
+/// Why there was no connection for the call, if that is why it failed.
+fn connect_error(status: &Status) -> Option<&ConnectError> {
+    let mut source = status.source();
+    while let Some(error) = source {
+        if let Some(error) = error.downcast_ref() {
+            return Some(error);
+        }
+        source = error.source();
+    }
+    None
 }
 
 impl Current {

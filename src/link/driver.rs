@@ -65,6 +65,7 @@ async fn call_again_and_again(shared: &Arc<Shared>, route: &Route) {
         let Some((place, dialer)) = route.next(&round, begun) else {
             return;
         };
+        shared.calls(dialer);
         let number = shared.begin_call();
         // A response that tonic can't take apart makes it panic: that, too, ends but the call.
         let mut heard = None;
@@ -75,6 +76,7 @@ async fn call_again_and_again(shared: &Arc<Shared>, route: &Route) {
         let obstacle = dialer.obstacle(&status);
         let status = dialer.explain(status);
         if status.code() == Code::Ok && shared.update(|state| state.is_over()) {
+            shared.update(SessionState::taken);
             return;
         }
 

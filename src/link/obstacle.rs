@@ -26,6 +26,10 @@ pub enum Obstacle {
     Files,
     /// The service was reached, and refuses whoever calls by what is shown.
     CallerRefused,
+    /// No connection comes about.
+    Unreachable,
+    /// What has the connection doesn't speak as a service does.
+    NoService,
 }
 
 impl Obstacle {
@@ -36,7 +40,10 @@ impl Obstacle {
             | Self::AnotherHost
             | Self::ServiceCertificateTime
             | Self::StrangeUser => "isn't trusted",
-            Self::NoTls | Self::OnlyTls | Self::Plaintext | Self::Files => "can't be called",
+            Self::NoTls | Self::OnlyTls | Self::Plaintext | Self::Files | Self::NoService => {
+                "can't be called"
+            }
+            Self::Unreachable => "can't be reached",
             Self::NoCertificate
             | Self::CertificateRefused
             | Self::CertificateTime

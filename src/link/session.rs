@@ -16,6 +16,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::connector::Refusal;
 use super::counters::Tally;
 use super::load::Shares;
 use super::options::LinkOptions;
@@ -66,6 +67,9 @@ struct Locked {
     gathered: Option<Gathered>,
     /// What of the session is noted in its shares.
     noted: Load,
+    /// Where it calls, or did last, and what is wrong with the connection there.
+    endpoint: String,
+    refusal: Refusal,
 }
 
 /// Events that are sent together: with the next question, or when they have waited long enough.
@@ -137,6 +141,8 @@ impl Shared {
                 transport: None,
                 gathered: None,
                 noted: Load::default(),
+                endpoint: options.endpoint.to_string(),
+                refusal: Refusal::default(),
             }),
             attempt_now: Notify::new(),
             over: CancellationToken::new(),

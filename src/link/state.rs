@@ -43,6 +43,8 @@ pub(super) struct SessionState<R> {
     call: Call,
     /// How many calls have been given their first message.
     calls_opened: u32,
+    /// Whether the service has answered any of them, and so has the session's first event.
+    is_known: bool,
     outage: Option<Outage>,
     end: End,
 }
@@ -245,6 +247,7 @@ impl<R> SessionState<R> {
                 again: VecDeque::new(),
             },
             calls_opened: 0,
+            is_known: false,
             outage: None,
             end: End::No,
         }
@@ -406,6 +409,7 @@ impl<R> SessionState<R> {
 
     /// The service has answered; unless it chose so with its first answer, it doesn't acknowledge.
     pub(super) fn heard(&mut self, acknowledgement: Acknowledgement) {
+        self.is_known = true;
         if self.call.phase != Phase::Down {
             self.call.phase = Phase::Proven;
             self.outage = None;
@@ -607,6 +611,14 @@ impl<R> SessionState<R> {
             }
     }
 
+    /// The service has ended the call as one that it has taken all of. It need not have said anything before.
+    pub(super) fn taken(&mut self) {
+        self.is_known = true;
+        if self.call.keep == KeepChoice::Open {
+            self.call.keep = KeepChoice::Chosen(Keep::Nothing);
+        }
+    }
+
     /// Ends it all: returns the questions that were open and how many events weren't delivered.
     pub(super) fn close(&mut self) -> (Vec<R>, usize) {
         self.end = End::HalfClosed;
@@ -615,11 +627,11 @@ impl<R> SessionState<R> {
         let replies = self.open.drain().map(|(_, question)| question.reply);
         let keep = match self.call.keep {
             KeepChoice::Chosen(keep) => keep,
-            // What the transport has taken counts as delivered, as nobody said otherwise.
-            KeepChoice::Open => Keep::Nothing,
+            // The transport takes events for whatever is there: only an answer shows that it has to do with them.
+            KeepChoice::Open => Keep::UntilAcknowledged,
         };
-        let unopened = usize::from(self.calls_opened == 0);
-        (replies.collect(), unopened + self.log.unsettled(keep))
+        let first = usize::from(!self.is_known);
+        (replies.collect(), first + self.log.unsettled(keep))
     }
 
     /// How much it has of what is bounded.

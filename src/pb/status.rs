@@ -46,13 +46,6 @@ mod tests {
                     assert_eq!(after_status(Code::$code), Reconnect::$reconnect);
                 }
             )*
-
-            #[test]
-            fn every_code_has_a_row() {
-                let mut rows = vec![$(Code::$code as i32),*];
-                rows.sort_unstable();
-                assert_eq!(rows, (0..=16).collect::<Vec<_>>());
-            }
         };
     }
 
@@ -74,5 +67,29 @@ mod tests {
         unavailable: Unavailable => Soon,
         data_loss: DataLoss => Soon,
         unauthenticated: Unauthenticated => AtLongestInterval,
+    }
+
+    /// What implementers of services read.
+    #[test]
+    fn the_codes_that_refuse_are_those_that_the_contract_names() {
+        const CONTRACT: &str = include_str!("../../proto/execgate/policy/v1/policy_service.proto");
+        let sentence = CONTRACT
+            .split('.')
+            .find(|sentence| sentence.contains("trying again at once is useless"))
+            .expect("a sentence about them");
+        let mut named: Vec<_> = sentence
+            .split(|character: char| !character.is_ascii_uppercase() && character != '_')
+            .filter(|word| word.len() > 1)
+            .map(|word| word.replace('_', "").to_lowercase())
+            .collect();
+        named.sort_unstable();
+        let codes = (0..=16).map(Code::from);
+        let refuse = |code: &Code| after_status(*code) == Reconnect::AtLongestInterval;
+        let mut refusals: Vec<_> = codes
+            .filter(refuse)
+            .map(|code| format!("{code:?}").to_lowercase())
+            .collect();
+        refusals.sort_unstable();
+        assert_eq!(refusals, named);
     }
 }

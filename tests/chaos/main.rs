@@ -128,6 +128,8 @@ fn row(weather: Weather, lasts: Duration, check: fn(&weather::Seen)) {
 fn a_cable_pulled_for_less_than_it_takes_to_notice() {
     row(Weather::Cut, Duration::from_secs(3), |seen| {
         assert!(seen.dropped_packets > 0, "nothing was cut");
+        let noticed = seen.denied.get("unreachable");
+        assert_eq!(noticed, None, "it was noticed");
     });
 }
 

@@ -22,7 +22,10 @@ in_both_shells! {
     verdicts_may_come_in_any_order,
     a_call_that_ends_decides_nothing,
     a_service_that_speaks_something_else_denies,
+    what_is_no_policy_service_is_named_and_what_it_took_is_told_as_lost,
+    what_a_service_refuses_is_told_as_lost,
     a_service_that_ends_the_session_ends_the_shell,
+    a_service_that_keeps_no_events_keeps_no_gate_and_is_told_of,
     whatever_a_service_says_is_safe_for_a_terminal,
 }
 
@@ -140,7 +143,7 @@ fn a_late_verdict_is_ignored(shell: &Shell) {
     .option(["--verdict-timeout", "3s"]);
     let done = gate.exec(TWO);
     done.exits(0).prints("1\ntwo\n");
-    done.says("Execution denied: the policy service gave no verdict in time\n");
+    done.says("Execution denied: the policy service gave no verdict in time: http://127.0.0.1:");
     done.says("ignored an answer: exec 1 isn't open any more");
     assert_eq!(gate.told(), ["2 ACTION_RUN VERDICT"]);
 }
@@ -266,7 +269,94 @@ fn a_service_that_speaks_something_else_denies(shell: &Shell) {
     let done = gate.exec("/bin/echo one; echo $?");
     done.exits(0)
         .prints("1\n")
-        .says("Execution denied: the policy service can't be reached: ");
+        .says("Execution denied: the policy service can't be ")
+        .says(&url);
+}
+
+/// What listens at a port, and does so with each connection until the test ends.
+fn listening(act: impl Fn(std::net::TcpStream) + Send + 'static) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            act(stream.expect("a connection"));
+        }
+    });
+    url
+}
+
+/// Answers whatever begins there, and ends its side.
+fn answers(mut stream: &std::net::TcpStream, answer: &[u8]) {
+    use std::io::{Read, Write};
+    let _ = stream.read(&mut [0; 4096]);
+    let _ = stream.write_all(answer);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    // What isn't read would have the connection be reset.
+    let _ = std::io::copy(&mut stream, &mut std::io::sink());
+}
+
+fn what_is_no_policy_service_is_named_and_what_it_took_is_told_as_lost(shell: &Shell) {
+    let (kept, _connections) = std::sync::mpsc::channel();
+    let silent = listening(move |stream| kept.send(stream).expect("the test goes on"));
+    let closing = listening(|stream| answers(&stream, b""));
+    let another = listening(|stream| answers(&stream, b"HTTP/1.1 400 Bad Request\r\n\r\n"));
+    let nobody = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        format!("http://{}", listener.local_addr().expect("an address"))
+    };
+    for (url, outcome, why, hint) in [
+        (
+            &silent,
+            "gave no verdict in time",
+            "what is there takes the connection, and says nothing",
+            "neither that of --console nor that of --metrics",
+        ),
+        (
+            &closing,
+            "can't be called",
+            "what is there takes the connection, and says nothing",
+            "neither that of --console nor that of --metrics",
+        ),
+        (
+            &another,
+            "can't be called",
+            "what is there speaks HTTP/1",
+            "neither that of --console nor that of --metrics",
+        ),
+        (
+            &nobody,
+            "can't be reached",
+            "Connection refused",
+            "start the service",
+        ),
+    ] {
+        let gate = Gate::with_policy(shell, url).option(["--verdict-timeout", "1s"]);
+        let done = gate.exec("/bin/echo one; echo $?");
+        done.exits(0).prints("1\n");
+        done.says(&format!(
+            "Execution denied: the policy service {outcome}: {url}: "
+        ));
+        done.says(&format!("WARN the policy service {outcome}: {url}: "));
+        done.says(why).says("hint=").says(hint);
+        // Its beginning, the question, the decision, that it is withdrawn, and the end.
+        done.says("WARN events were lost: the session ended before they could be delivered")
+            .says("lost=5\n");
+    }
+}
+
+fn what_a_service_refuses_is_told_as_lost(shell: &Shell) {
+    let gate = Gate::with_script(shell, async |mut peer| {
+        peer.call()
+            .await
+            .fail(Status::unauthenticated("the token isn't known"))
+            .await;
+        Vec::new()
+    });
+    let done = gate.exec("/bin/echo one; echo $?");
+    done.exits(0).prints("1\n");
+    done.says("Execution denied: the policy service refuses this gate: http://127.0.0.1:")
+        .says("the token isn't known")
+        .says("WARN events were lost: the session ended before they could be delivered");
 }
 
 fn a_service_that_ends_the_session_ends_the_shell(shell: &Shell) {
@@ -280,6 +370,20 @@ fn a_service_that_ends_the_session_ends_the_shell(shell: &Shell) {
     let done = gate.exec("/bin/echo one; while :; do :; done");
     assert!(!done.status.success(), "{done}");
     assert_eq!(gate.told(), ["1 ACTION_DENY SESSION_ENDED"]);
+}
+
+fn a_service_that_keeps_no_events_keeps_no_gate_and_is_told_of(shell: &Shell) {
+    let gate = Gate::with_script(shell, async |peer| {
+        let (_peer, call) = first(peer).await;
+        // It says that it will acknowledge events, and then it doesn't.
+        call.accept_and_store().await;
+        call.run(1).await;
+        std::future::pending().await
+    });
+    gate.exec("/bin/echo one; exit 3")
+        .exits(3)
+        .prints("one\n")
+        .says("WARN events were lost: the session ended before they could be delivered");
 }
 
 fn whatever_a_service_says_is_safe_for_a_terminal(shell: &Shell) {

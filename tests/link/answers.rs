@@ -528,8 +528,6 @@ async fn the_service_ends_the_session() {
         let mut peer = Peer::start().await;
         let gate = Gate::new(&peer.endpoint);
         let call = peer.call().await;
-        call.answer(Answer::ForgetVerdicts(v1::ForgetVerdicts::default()))
-            .await;
         call.answer(Answer::TerminateSession(v1::TerminateSession {
             reason: "en\u{1b}ough".to_owned(),
         }))
@@ -580,6 +578,7 @@ async fn sessions_share_a_connection_and_not_their_execs() {
         assert_eq!(verdict.expect("a verdict").code, DecisionCode::Verdict);
         call.run(1).await;
         asked.runs(DecisionCode::Verdict).await;
+        assert_eq!(peer.connections(), 1);
     })
     .await;
 }

@@ -67,23 +67,31 @@ impl Gate {
 
     /// Tells an event that is easy to recognize by `exec`.
     pub(crate) fn tell(&self, exec: u64) {
-        self.session.observe(SessionEvent::ExecDecided {
-            exec: ExecId(exec),
-            verdict: Verdict::from(EscalationDecision::Run),
-            environment: None,
-            waited: Duration::ZERO,
-            decided_in: Duration::ZERO,
-            at: SystemTime::now(),
-        });
+        self.session.observe(decided(exec));
     }
 
     pub(crate) fn end(&self) {
-        self.session.observe(SessionEvent::SessionEnded {
-            reason: SessionEndReason::Completed,
-            detail: String::new(),
-            shell: None,
-            at: SystemTime::now(),
-        });
+        self.session.observe(ended());
+    }
+}
+
+pub(crate) fn decided(exec: u64) -> SessionEvent {
+    SessionEvent::ExecDecided {
+        exec: ExecId(exec),
+        verdict: Verdict::from(EscalationDecision::Run),
+        environment: None,
+        waited: Duration::ZERO,
+        decided_in: Duration::ZERO,
+        at: SystemTime::now(),
+    }
+}
+
+pub(crate) fn ended() -> SessionEvent {
+    SessionEvent::SessionEnded {
+        reason: SessionEndReason::Completed,
+        detail: String::new(),
+        shell: None,
+        at: SystemTime::now(),
     }
 }
 

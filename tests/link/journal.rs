@@ -1,7 +1,7 @@
 //! What a gate that is no more had in its journal, delivered by another.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use execgate::journal::{Journal, JournalOptions};
@@ -12,11 +12,13 @@ use execgate::pb::v1::session_response::Answer;
 use execgate::pb::v1::{
     EventAcknowledgement, ResumptionReason, SessionAccepted, SessionEndReason, SessionStarted,
 };
+use execgate::server::EscalationPolicy as _;
+use tokio::time::timeout;
 use tonic::Status;
 
-use crate::gate::Gate;
+use crate::gate::{Gate, context, decided, ended};
 use crate::peer::{Call, Peer};
-use crate::scenario;
+use crate::{pass, scenario};
 
 fn journal(directory: &Path) -> Arc<Journal> {
     let options = JournalOptions {
@@ -33,14 +35,26 @@ fn with_journal(directory: &Path) -> impl FnOnce(&mut LinkOptions) {
 
 /// Leaves three events and the session's end in the journal: sequences 2 to 5.
 async fn leave(directory: &Path) {
+    leave_beside(directory, &[]).await;
+}
+
+/// The same, and as much of each of other sessions.
+async fn leave_beside(directory: &Path, others: &[u8]) {
     let nobody = format!("unix:{}", directory.join("nobody").display());
     let keep = with_journal(directory);
     let gate = Gate::with(&nobody, |options| {
         options.flush_window = Duration::from_millis(1);
         keep(options);
     });
-    (1..=3).for_each(|exec| gate.tell(exec));
-    gate.end();
+    let mut sessions = vec![Arc::clone(&gate.session)];
+    sessions.extend(others.iter().map(|id| {
+        let session = gate.link.for_session(&context(*id));
+        session.expect("a session")
+    }));
+    for session in &sessions {
+        (1..=3).for_each(|exec| session.observe(decided(exec)));
+        session.observe(ended());
+    }
     assert_eq!(
         gate.link.drain(Duration::from_secs(30)).await,
         Drained::Completely
@@ -51,15 +65,65 @@ async fn leave(directory: &Path) {
 /// The call that delivers, among those that gates make.
 async fn delivery(peer: &mut Peer) -> (Call, SessionStarted) {
     loop {
-        let mut call = peer.call().await;
-        let (sequence, started) = call.started().await;
-        let reason = started.resumption.map(|resumption| resumption.reason());
-        if reason == Some(ResumptionReason::Delivery) {
-            assert_eq!(sequence, 0);
-            return (call, started);
+        let call = peer.call().await;
+        if let Some(delivery) = as_delivery(call).await {
+            return delivery;
         }
-        // The gate's own session goes on without it.
-        std::mem::forget(call);
+    }
+}
+
+async fn as_delivery(mut call: Call) -> Option<(Call, SessionStarted)> {
+    let (sequence, started) = call.started().await;
+    let reason = started.resumption.map(|resumption| resumption.reason());
+    if reason == Some(ResumptionReason::Delivery) {
+        assert_eq!(sequence, 0);
+        return Some((call, started));
+    }
+    // The gate's own session goes on without it.
+    std::mem::forget(call);
+    None
+}
+
+/// The same where a gate may first rest for a while: has that pass.
+async fn later_delivery(peer: &mut Peer) -> (Call, SessionStarted) {
+    loop {
+        match timeout(Duration::from_millis(200), peer.call()).await {
+            Ok(call) => {
+                if let Some(delivery) = as_delivery(call).await {
+                    return delivery;
+                }
+            }
+            Err(_) => pass(Duration::from_secs(5)).await,
+        }
+    }
+}
+
+/// What this thread logs.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// From now on, until what is returned is dropped.
+    fn begin(&self) -> tracing::subscriber::DefaultGuard {
+        let log = self.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || log.clone());
+        tracing::subscriber::set_default(subscriber.finish())
+    }
+
+    fn count(&self, words: &str) -> usize {
+        let log = self.0.lock().expect("no panic");
+        String::from_utf8_lossy(&log).matches(words).count()
     }
 }
 
@@ -189,22 +253,69 @@ async fn a_service_that_acknowledges_nothing_is_sent_all_once() {
 #[tokio::test]
 async fn a_session_that_the_service_refuses_keeps_no_other_from_being_delivered() {
     scenario(async {
+        let log = Log::default();
+        let _logging = log.begin();
         let directory = tempfile::tempdir().expect("a directory");
-        leave(directory.path()).await;
+        leave_beside(directory.path(), &[3]).await;
         let mut peer = Peer::start().await;
         let gate = Gate::with_session(&peer.endpoint, 2, with_journal(directory.path()));
-        let (call, _) = delivery(&mut peer).await;
-        call.fail(Status::permission_denied("the session isn't this gate's"))
-            .await;
-        let _ = gate.link.drain(Duration::from_millis(10)).await;
-        drop(gate);
-        // It is there for the gate that shows the right credentials.
-        let _gate = Gate::with_session(&peer.endpoint, 3, with_journal(directory.path()));
-        let (mut call, _) = delivery(&mut peer).await;
+        let refusal = || Status::permission_denied("the session isn't this gate's");
+        let (call, refused) = delivery(&mut peer).await;
+        call.fail(refusal()).await;
+        let (mut call, other) = delivery(&mut peer).await;
+        assert_ne!(other.session_id, refused.session_id);
         accept(&call, 0).await;
         while call.event().await.is_some() {}
         call.acknowledge(5).await;
         call.end();
+        // It is tried again, and that it is refused is said once.
+        for _ in 0..2 {
+            let (call, again) = later_delivery(&mut peer).await;
+            assert_eq!(again.session_id, refused.session_id);
+            call.fail(refusal()).await;
+        }
+        assert_eq!(log.count("doesn't take the events"), 1);
+        let _ = gate.link.drain(Duration::from_millis(10)).await;
+        drop(gate);
+        // It is there for the gate that shows the right credentials.
+        let _gate = Gate::with_session(&peer.endpoint, 4, with_journal(directory.path()));
+        loop {
+            let (mut call, left) = later_delivery(&mut peer).await;
+            accept(&call, 0).await;
+            while call.event().await.is_some() {}
+            call.acknowledge(5).await;
+            call.end();
+            // The other gate's own session is left as well.
+            if left.session_id == refused.session_id {
+                break;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_service_that_falls_silent_during_a_delivery_is_called_again() {
+    scenario(async {
+        let directory = tempfile::tempdir().expect("a directory");
+        leave(directory.path()).await;
+        let mut peer = Peer::start().await;
+        let _gate = Gate::with_session(&peer.endpoint, 2, with_journal(directory.path()));
+        let (mut silent, _) = delivery(&mut peer).await;
+        accept(&silent, 0).await;
+        for sequence in 2..=5 {
+            assert_eq!(silent.next().await.0, sequence);
+        }
+        assert_eq!(silent.event().await, None);
+        // It acknowledges nothing, and doesn't end the call.
+        pass(Duration::from_secs(31)).await;
+        let (mut call, started) = delivery(&mut peer).await;
+        assert_eq!(started.resumption.map(|it| it.next_sequence), Some(2));
+        accept(&call, 0).await;
+        while call.event().await.is_some() {}
+        call.acknowledge(5).await;
+        call.end();
+        is_gone(directory.path()).await;
     })
     .await;
 }

@@ -27,3 +27,10 @@ async fn scenario(scenario: impl Future<Output = ()>) {
         .await
         .expect("the scenario comes to its end");
 }
+
+/// Has so much time pass at once. To be used where nothing is on its way that this would be too long for.
+async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}

@@ -1,15 +1,21 @@
 //! Services that can't be reached, or aren't policy services.
 
+use std::path::Path;
 use std::time::Duration;
 
 use execgate::link::{Drained, OnUnavailable};
 use execgate::model::DecisionCode;
 use execgate::pb::v1;
 use execgate::pb::v1::session_response::Answer;
+use tokio::io::copy_bidirectional;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::gate::Gate;
 use crate::peer::Peer;
-use crate::{raw_peer, scenario};
+use crate::raw_peer::RawPeer;
+use crate::{pass, raw_peer, scenario};
 
 /// An exec that such a service at `endpoint` can't be asked about is denied as unreachable, or runs
 /// where the owner says so.
@@ -94,6 +100,43 @@ async fn a_service_that_objects_to_pings() {
         // The link tells it by these words.
         let reason = gate.ask(1).denied(DecisionCode::Unreachable).await;
         assert!(reason.contains("too_many_pings"), "{reason:?}");
+    })
+    .await;
+}
+
+/// How many pings come while a connection is quiet for long enough to be cut for them. Asks then, which shows that
+/// nothing is on its way any more.
+async fn pings_while_quiet(peer: &mut RawPeer, gate: &Gate, exec: u64) -> usize {
+    pass(Duration::from_secs(12)).await;
+    let _asked = gate.ask(exec);
+    peer.asked(exec).await
+}
+
+#[tokio::test]
+async fn a_service_that_objects_to_pings_gets_no_more_of_them() {
+    scenario(async {
+        let listener = raw_peer::Listener::new().await;
+        let gate = Gate::new(&listener.endpoint());
+        let mut peer = listener.call().await;
+        assert_eq!(pings_while_quiet(&mut peer, &gate, 1).await, 1);
+        tokio::spawn(peer.object_to_pings());
+        let mut peer = listener.call().await;
+        assert_eq!(pings_while_quiet(&mut peer, &gate, 2).await, 0);
+    })
+    .await;
+}
+
+/// What a service says about pings may not reach the gate, or nothing may be said.
+#[tokio::test]
+async fn connections_that_are_cut_while_they_are_quiet_are_pinged_no_more() {
+    scenario(async {
+        let listener = raw_peer::Listener::new().await;
+        let gate = Gate::new(&listener.endpoint());
+        for (exec, pings) in [(1, 1), (2, 1), (3, 0)] {
+            let mut peer = listener.call().await;
+            let seen = pings_while_quiet(&mut peer, &gate, exec).await;
+            assert_eq!(seen, pings, "exec {exec}");
+        }
     })
     .await;
 }
@@ -184,7 +227,8 @@ async fn a_service_that_starts_late_is_in_time() {
     .await;
 }
 
-#[tokio::test]
+/// The clock stands still but where all wait for it, so it says what was waited for, up to where there is a service.
+#[tokio::test(start_paused = true)]
 async fn an_exec_asked_during_a_long_outage_is_tried_at_once() {
     scenario(async {
         let directory = tempfile::tempdir().expect("a directory");
@@ -192,16 +236,82 @@ async fn an_exec_asked_during_a_long_outage_is_tried_at_once() {
         let gate = Gate::with(&format!("unix:{}", socket.display()), |options| {
             options.outage_tolerance = Duration::ZERO;
         });
-        // By then the interval between attempts is longer than this test may take.
         for exec in 1..=12 {
+            let asked = Instant::now();
             gate.ask(exec).denied(DecisionCode::Unreachable).await;
+            // By the eighth the link would wait for five seconds at least.
+            let waited = asked.elapsed();
+            assert!(waited < Duration::from_secs(1), "exec {exec}: {waited:?}");
         }
+        tokio::time::resume();
         let mut peer = Peer::start_at(&socket);
         let asked = gate.ask(13);
         let mut call = peer.call().await;
         call.asked(13).await;
         call.run(13).await;
         asked.runs(DecisionCode::Verdict).await;
+    })
+    .await;
+}
+
+/// A socket that leads to a peer's, and can be cut.
+struct Cable(tokio::task::JoinHandle<()>);
+
+impl Cable {
+    fn lay(from: &Path, to: &Path) -> Self {
+        let listener = UnixListener::bind(from).expect("a socket");
+        let to = to.to_owned();
+        Self(tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (mut near, _) = listener.accept().await.expect("a connection");
+                let mut far = UnixStream::connect(&to).await.expect("a peer");
+                connections.spawn(async move { copy_bidirectional(&mut near, &mut far).await });
+            }
+        }))
+    }
+
+    async fn cut(self, from: &Path) {
+        std::fs::remove_file(from).expect("a socket");
+        self.0.abort();
+        let _ = self.0.await;
+    }
+}
+
+/// Waits for so many calls to have failed; returns how long that took by a clock that stands still where something
+/// else can be done.
+async fn broken_calls(gate: &Gate, count: u64) -> Duration {
+    let began = Instant::now();
+    while gate.link.counters().broken_calls < count {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    began.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_good_call_the_service_is_called_again_soon() {
+    scenario(async {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = |name| directory.path().join(name);
+        let (socket, behind) = (path("policy.sock"), path("behind"));
+        let gate = Gate::new(&format!("unix:{}", socket.display()));
+        broken_calls(&gate, 8).await;
+        // It would wait for five seconds at least.
+        tokio::time::resume();
+        let mut peer = Peer::start_at(&behind);
+        let cable = Cable::lay(&socket, &behind);
+        let asked = gate.ask(1);
+        let mut call = peer.call().await;
+        call.asked(1).await;
+        call.run(1).await;
+        asked.runs(DecisionCode::Verdict).await;
+        pass(Duration::from_secs(6)).await;
+        let before = gate.link.counters().broken_calls;
+        cable.cut(&socket).await;
+        broken_calls(&gate, before + 1).await;
+        tokio::time::pause();
+        let waited = broken_calls(&gate, before + 2).await;
+        assert!(waited < Duration::from_secs(1), "{waited:?}");
     })
     .await;
 }

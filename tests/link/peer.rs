@@ -2,9 +2,11 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::io;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use execgate::pb::v1::session_request::Event;
@@ -16,11 +18,13 @@ use execgate::pb::v1::{
 };
 use prost::Message;
 use prost::bytes::{Buf, BufMut, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
-use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
+use tokio_stream::{Stream, StreamExt as _};
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::{Service, http};
+use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status, Streaming};
 
 const LIMIT: usize = 16 * 1024 * 1024;
@@ -35,6 +39,7 @@ pub(crate) enum Headers {
 pub(crate) struct Peer {
     pub(crate) endpoint: String,
     calls: mpsc::Receiver<Call>,
+    connections: Arc<AtomicUsize>,
     server: tokio::task::JoinHandle<()>,
 }
 
@@ -54,30 +59,46 @@ impl Peer {
             .await
             .expect("a port");
         let address = listener.local_addr().expect("an address");
+        let incoming = TcpListenerStream::new(listener);
+        Self::serve(format!("http://{address}"), incoming, headers)
+    }
+
+    pub(crate) fn start_at(socket: &Path) -> Self {
+        let listener = tokio::net::UnixListener::bind(socket).expect("a socket");
+        let incoming = UnixListenerStream::new(listener);
+        let endpoint = format!("unix:{}", socket.display());
+        Self::serve(endpoint, incoming, Headers::AtOnce)
+    }
+
+    fn serve<S>(
+        endpoint: String,
+        incoming: impl Stream<Item = io::Result<S>> + Send + Unpin + 'static,
+        headers: Headers,
+    ) -> Self
+    where
+        S: AsyncRead + AsyncWrite + Connected + Send + Unpin + 'static,
+    {
         let (service, calls) = service(headers);
+        let connections = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&connections);
+        let incoming = incoming.map(move |connection| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            connection
+        });
         Self {
-            endpoint: format!("http://{address}"),
+            endpoint,
             calls,
+            connections,
             server: tokio::spawn(async move {
-                let incoming = TcpListenerStream::new(listener);
                 let server = tonic::transport::Server::builder().add_service(service);
                 server.serve_with_incoming(incoming).await.expect("serves");
             }),
         }
     }
 
-    pub(crate) fn start_at(socket: &Path) -> Self {
-        let listener = tokio::net::UnixListener::bind(socket).expect("a socket");
-        let (service, calls) = service(Headers::AtOnce);
-        Self {
-            endpoint: format!("unix:{}", socket.display()),
-            calls,
-            server: tokio::spawn(async move {
-                let incoming = UnixListenerStream::new(listener);
-                let server = tonic::transport::Server::builder().add_service(service);
-                server.serve_with_incoming(incoming).await.expect("serves");
-            }),
-        }
+    /// How many connections gates have made so far.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 
     /// The next call that a gate makes.

@@ -1,7 +1,8 @@
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::journal::{Journal, JournalOptions};
+use crate::journal::file::{self, JournalFile};
+use crate::journal::{Journal, JournalOptions, KeptEvent};
 
 const ID: SessionId = SessionId([3; 16]);
 const NUMBER: &str = "0123456789abcdef0123456789abcdef";
@@ -193,10 +194,16 @@ struct Killed {
 
 impl Killed {
     fn new(put: impl FnOnce(&Tail)) -> Self {
+        Self::with(|_| {}, put)
+    }
+
+    /// The same, where it had written something.
+    fn with(write: impl FnOnce(&mut JournalFile), put: impl FnOnce(&Tail)) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("journal");
         let journal = super::super::directory::Directory::open(&path).expect("a directory");
-        let file = journal.create().expect("a file");
+        let mut file = journal.create().expect("a file");
+        write(&mut file);
         let name = file.path().file_name().expect("a name").to_owned();
         let tail = journal.tail(file.path()).expect("a tail");
         put(&tail);
@@ -221,6 +228,14 @@ impl Killed {
 
     fn is_in_memory(&self) -> bool {
         !files(&self.places, &self.number).is_empty()
+    }
+
+    /// What is in memory, each half with its path.
+    fn halves(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let halves = files(&self.places, &self.number).into_iter();
+        halves
+            .map(|path| (path.clone(), std::fs::read(path).expect("a file")))
+            .collect()
     }
 }
 
@@ -247,6 +262,7 @@ fn the_next_gate_adds_the_tail_to_the_file_in_order_and_once() {
         // Of a session that has been delivered and forgotten.
         tail.put(What::LastEvent, SessionId([9; 16]), 7, b"end");
     });
+    let halves = killed.halves();
     let next = killed.journal();
     let whole = [(2, 2, true), (3, 3, true), (4, 4, false), (5, 5, true)];
     assert_eq!(left(&next), whole);
@@ -261,7 +277,43 @@ fn the_next_gate_adds_the_tail_to_the_file_in_order_and_once() {
     assert_eq!(killed.journal().left().expect("a directory").len(), 0);
     next.close();
     drop((next, session));
-    assert_eq!(left(&killed.journal()), whole);
+    // As where that gate was killed before it had removed the tail.
+    for (path, half) in halves {
+        std::fs::write(path, half).expect("memory");
+    }
+    let third = killed.journal();
+    assert_eq!(left(&third), whole);
+    assert!(!killed.is_in_memory());
+    let mut session = third.left().expect("a directory").remove(0);
+    assert_eq!((session.told(), session.has_ended()), (5, false));
+    session.settle(5).expect("a file");
+    assert_eq!(left(&third), []);
+}
+
+#[test]
+fn what_the_file_knows_to_be_settled_or_lost_the_tail_does_not_bring_back() {
+    let write = |file: &mut JournalFile| {
+        let written = file.change(|transaction| {
+            let number = file::begin(transaction, ID, b"opening")?;
+            let lost = KeptEvent {
+                first: 4,
+                sequence: 6,
+                body: None,
+            };
+            let mut growth = file::keep(transaction, number, &lost)?;
+            growth += file::settle(transaction, number, 3, 6)?;
+            Ok(((), growth))
+        });
+        written.expect("a file");
+    };
+    let killed = Killed::with(write, |tail| {
+        tail.put(What::Opening, ID, 0, b"opening");
+        // The file has told of these that they are settled, or lost; only the last it hasn't come to.
+        for sequence in [2, 3, 4, 5, 7] {
+            event(tail, sequence, b"x");
+        }
+    });
+    assert_eq!(left(&killed.journal()), [(4, 6, false), (7, 7, true)]);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::{Reply, Shared};
+use crate::link::dialer::Dialer;
 use crate::link::driver::concerns_all;
 use crate::link::obstacle::Obstacle;
 use crate::link::outage::Said;
@@ -17,6 +18,13 @@ use crate::pb::v1::{self, Resumption};
 use crate::pb::{self, Reconnect};
 
 impl Shared {
+    /// Notes which service is called next.
+    pub(in crate::link) fn calls(&self, dialer: &Dialer) {
+        let mut locked = self.lock();
+        locked.endpoint = dialer.endpoint().to_string();
+        locked.refusal = dialer.refusal();
+    }
+
     pub(in crate::link) fn begin_call(&self) -> CallNumber {
         self.lock().gathered = None;
         self.update(|state| {

@@ -99,7 +99,7 @@ impl SessionLink {
                         drop(asker);
                         open.exec = None;
                         shared.withdraw_at_deadline(exec.id);
-                        return Ok(shared.timed_out(is_person_asked, asked));
+                        return Ok(shared.timed_out(exec.id, is_person_asked, asked));
                     }
                     Expiry::Unreachable(asker, cause) => {
                         drop(asker);
@@ -252,16 +252,42 @@ impl Shared {
         }
     }
 
-    fn timed_out(&self, is_person_asked: bool, asked: Instant) -> Verdict {
-        self.tally.timed_out.add(1);
+    fn timed_out(&self, exec: ExecId, is_person_asked: bool, asked: Instant) -> Verdict {
+        let count = self.tally.timed_out.add(1);
         let reason = if !is_person_asked {
-            "the policy service gave no verdict in time"
+            self.no_verdict(exec, count)
         } else if asked.elapsed() >= self.options.pending_cap {
-            "nobody decided within the time of --approval-timeout"
+            "nobody decided within the time of --approval-timeout".to_owned()
         } else {
-            "nobody decided within the time that the policy service had named"
+            "nobody decided within the time that the policy service had named".to_owned()
         };
-        self.unavailable(DecisionCode::TimedOut, reason.to_owned())
+        self.unavailable(DecisionCode::TimedOut, reason)
+    }
+
+    /// Says that a connection stands and no verdict came, in the log the first, second, fourth time and so on.
+    fn no_verdict(&self, exec: ExecId, count: u64) -> String {
+        let (endpoint, objection) = {
+            let locked = self.lock();
+            (locked.endpoint.clone(), locked.refusal.get())
+        };
+        let obstacle = objection.as_ref().and_then(|objection| objection.obstacle);
+        let detail = objection.map_or(String::new(), |objection| format!(": {objection}"));
+        let reason = pb::one_line(format!(
+            "the policy service gave no verdict in time: {endpoint}{detail}"
+        ));
+        if count.is_power_of_two() {
+            let hint = self.options.remedy.zip(obstacle);
+            let hint = hint.map(|(remedy, obstacle)| remedy(obstacle));
+            tracing::warn!(
+                session = %self.session.description.id,
+                %exec,
+                trace = self.trace().trace(),
+                count,
+                hint,
+                "{reason}"
+            );
+        }
+        reason
     }
 
     fn unreachable(&self, cause: &str) -> Verdict {
