@@ -19,7 +19,7 @@ use crate::sys::place::Place;
 const BEGINNING: usize = 256;
 
 /// The largest file that is digested or copied, in bytes.
-pub(super) const LARGEST: u64 = 256 << 20;
+pub const LARGEST: u64 = 256 << 20;
 
 /// The most digests that are kept.
 const MOST_DIGESTS: usize = 4096;
@@ -102,7 +102,7 @@ impl Digests {
         if let Some(digest) = self.lock().get(&at) {
             return Some(*digest);
         }
-        let digest = digest(file, |_| {
+        let digest = digest(file, LARGEST, |_| {
             if Instant::now() < until {
                 Ok(())
             } else {
@@ -127,9 +127,10 @@ impl Digests {
     }
 }
 
-/// Reads all of a file, and gives each piece to `take`.
+/// Reads all of a file of `most` bytes at the most, and gives each piece to `take`. It may grow meanwhile.
 pub(super) fn digest(
     mut file: &File,
+    most: u64,
     mut take: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<[u8; 32]> {
     let mut sha256 = Sha256::new();
@@ -143,7 +144,7 @@ pub(super) fn digest(
             Err(error) => return Err(error),
         };
         total += count as u64;
-        if total > LARGEST {
+        if total > most {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         sha256.update(&piece[..count]);
@@ -153,7 +154,17 @@ pub(super) fn digest(
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::super::{WritablePlaces, Writer, find};
     use super::*;
+    use crate::sys::place::rights;
+
+    fn place(path: &Path) -> Place {
+        let writer = Writer::new(&rights(), WritablePlaces::Everywhere);
+        find::file(path, &writer).unwrap().place
+    }
 
     #[test]
     fn a_first_line_is_read_as_the_kernel_does() {
@@ -189,9 +200,58 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         std::fs::write(&path, "abc").unwrap();
-        let file = File::open(&path).unwrap();
-        let digest = digest(&file, |_| Ok(())).unwrap();
+        let place = place(&path);
+        let state = || version(&place.status().unwrap());
+        let digests = Digests::default();
+        let [in_time, late] = [3600, 0].map(|rest| Instant::now() + Duration::from_secs(rest));
+        let of = |at, until| digests.of(&place.read().unwrap(), at, &place, until);
+        let first = state();
+        assert_eq!(of(first, late), None);
+        let digest = of(first, in_time).unwrap();
         // FIPS 180-2, appendix B.1.
         assert_eq!(digest[..4], [0xba, 0x78, 0x16, 0xbf]);
+        // There is no time to read it again.
+        assert_eq!(of(first, late), Some(digest));
+        std::fs::write(&path, "longer").unwrap();
+        assert_eq!(of(state(), late), None);
+        // What is read now was never in that state.
+        let never = FileVersion { size: 1, ..first };
+        assert_eq!(of(never, in_time), None);
+        assert_eq!(of(never, late), None);
+        let other = of(state(), in_time).unwrap();
+        assert_ne!(other, digest);
+        assert_eq!(of(state(), late), Some(other));
+    }
+
+    #[test]
+    fn digests_that_are_kept_are_bounded() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        std::fs::write(&path, "abc").unwrap();
+        let place = place(&path);
+        let digests = Digests::default();
+        let at = version(&place.status().unwrap());
+        let states = (0..=MOST_DIGESTS as u64).map(|size| FileVersion { size, ..at });
+        let others = states.filter(|other| *other != at);
+        digests.lock().extend(others.map(|other| (other, [0; 32])));
+        assert_eq!(digests.lock().len(), MOST_DIGESTS);
+        let until = Instant::now() + Duration::from_secs(3600);
+        let digest = digests.of(&place.read().unwrap(), at, &place, until);
+        assert!(digest.is_some());
+        assert!(digests.lock().len() <= MOST_DIGESTS);
+    }
+
+    #[test]
+    fn a_file_that_never_ends_is_read_no_further_than_it_may_be() {
+        let endless = File::open("/dev/zero").unwrap();
+        let mut taken = 0;
+        let most = 3 * PIECE as u64;
+        let read = digest(&endless, most, |piece| {
+            taken += piece.len() as u64;
+            // Else it would go on.
+            assert!(taken <= most);
+            Ok(())
+        });
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::FileTooLarge);
     }
 }

@@ -23,7 +23,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-pub use content::Digests;
+pub use content::{Digests, LARGEST as LARGEST_COPY};
 pub use verify::{ByDescriptor, Execution, Refusal, verify};
 pub use writer::{WritablePlaces, Writer};
 

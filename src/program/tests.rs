@@ -1,4 +1,4 @@
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -157,13 +157,36 @@ fn owner_group_and_access_list_count() {
     house.allow("program", 0o775);
     assert_eq!(member(54_321, own.gid()), writable);
     assert_eq!(member(54_321, 54_321), Protection::Protected);
-    let listed = std::process::Command::new("setfacl")
-        .args(["-m", "u:54321:rwx"])
-        .arg(&file)
-        .output();
-    if listed.is_ok_and(|listed| listed.status.success()) {
-        assert_eq!(member(54_321, 54_321), writable);
+    if !list(&file) {
+        return;
     }
+    assert_eq!(member(54_321, 54_321), writable);
+    // It gives no more than the mode lets it.
+    house.allow("program", 0o755);
+    assert_eq!(member(54_321, 54_321), Protection::Protected);
+}
+
+/// Has user 54321 write a file by an access control list, `acl(5)`, as `setfacl -m u:54321:rwx` would. Tells
+/// whether the filesystem has such lists.
+fn list(file: &Path) -> bool {
+    // Owner, user, group, mask and others, as `linux/posix_acl_xattr.h` has them.
+    let script = "import os, struct, sys\n\
+        entries = [(1, 7, -1), (2, 7, 54321), (4, 5, -1), (16, 7, -1), (32, 5, -1)]\n\
+        packed = [struct.pack('<HHi', *entry) for entry in entries]\n\
+        value = struct.pack('<I', 2) + b''.join(packed)\n\
+        os.setxattr(sys.argv[1], 'system.posix_acl_access', value)";
+    let listed = std::process::Command::new("python3")
+        .args(["-c", script])
+        .arg(file)
+        .output()
+        .unwrap();
+    if !listed.status.success() {
+        assert!(std::env::var_os("CI").is_none(), "{listed:?}");
+        eprintln!(
+            "SKIPPED: access control lists, which the filesystem of /var/tmp lacks: {listed:?}"
+        );
+    }
+    listed.status.success()
 }
 
 #[test]
@@ -232,23 +255,121 @@ fn what_is_no_file_is_not_opened() {
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();
     assert!(made.unwrap().success());
     symlink("loop", house.path("loop")).unwrap();
-    let deep = PathBuf::from("/".repeat(5000));
-    for path in [
-        &pipe,
-        &house.path(""),
-        &house.path("loop"),
-        &house.path("missing"),
-        &house.path("pipe/x"),
-        &deep,
-        Path::new("/proc/self/exe"),
-        Path::new("/dev/null"),
-    ] {
-        let examined = examined(path, &stranger(), Digest::Sha256);
-        assert!(
-            !matches!(examined.executable, Executable::Found(_)),
-            "{examined:?}"
-        );
+    // Goes on, and so to its end, as soon as somebody opens the pipe's other end.
+    let mut waits = std::process::Command::new("sh")
+        .args(["-c", ": > \"$0\""])
+        .arg(&pipe)
+        .spawn()
+        .unwrap();
+    assert!(!is_at_its_end(&waits));
+    let no_file = Some("it isn't a regular file");
+    let rows = [
+        (pipe.clone(), no_file),
+        (house.path(""), no_file),
+        ("/dev/null".into(), no_file),
+        (house.path("loop"), Some("too many links")),
+        ("/proc/self/exe".into(), Some("a link of /proc")),
+        (house.path("missing"), None),
+        (house.path("pipe/x"), None),
+    ];
+    for (path, unknown) in rows {
+        let examined = examined(&path, &stranger(), Digest::Sha256);
+        let is_expected = match (&examined.executable, unknown) {
+            (Executable::Unknown(reason), Some(expected)) => reason.contains(expected),
+            (Executable::NotThere, None) => true,
+            _ => false,
+        };
+        assert!(is_expected, "{}: {examined:?}", path.display());
+        assert!(examined.places.is_empty());
     }
+    let opened = is_at_its_end(&waits);
+    waits.kill().unwrap();
+    waits.wait().unwrap();
+    assert!(!opened, "somebody has opened the pipe");
+}
+
+/// Waits until a process sleeps, or has ended: tells which.
+fn is_at_its_end(process: &std::process::Child) -> bool {
+    let began = Instant::now();
+    loop {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap();
+        match stat
+            .rsplit(") ")
+            .next()
+            .and_then(|rest| rest.chars().next())
+        {
+            Some('S') => return false,
+            Some('Z') => return true,
+            _ => assert!(began.elapsed() < Duration::from_secs(60), "{stat}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn is_found(path: &Path) -> bool {
+    let examined = examined(path, &stranger(), Digest::None);
+    matches!(examined.executable, Executable::Found(_))
+}
+
+#[test]
+fn a_name_is_followed_as_far_as_the_kernel_does_and_no_further() {
+    let house = House::new();
+    house.file("d/program", "\0");
+    let kernel_finds = |path: &Path| std::fs::metadata(path).is_ok();
+
+    // `PATH_MAX` counts the byte behind it, too.
+    let (begin, end) = (house.path("d").into_os_string(), "program");
+    let (turn, longest) = ("/../d", 4095);
+    let room = longest - begin.len() - end.len();
+    let turns = turn.repeat(room / turn.len() - 1);
+    let name = |slashes: usize| {
+        let slashes = "/".repeat(slashes);
+        PathBuf::from(format!("{}{turns}{slashes}{end}", begin.display()))
+    };
+    let slashes = room - turns.len();
+    assert_eq!(name(slashes).as_os_str().len(), longest);
+    assert!(kernel_finds(&name(slashes)) && is_found(&name(slashes)));
+    assert!(!kernel_finds(&name(slashes + 1)) && !is_found(&name(slashes + 1)));
+
+    // `MAXSYMLINKS`.
+    symlink("d/program", house.path("link1")).unwrap();
+    for number in 2..=41 {
+        let target = format!("link{}", number - 1);
+        symlink(target, house.path(&format!("link{number}"))).unwrap();
+    }
+    let [most, more] = ["link40", "link41"].map(|name| house.path(name));
+    assert!(kernel_finds(&most) && is_found(&most));
+    assert!(!kernel_finds(&more) && !is_found(&more));
+
+    // Few links may be a long way.
+    symlink("d/program", house.path("way0")).unwrap();
+    for number in 1..=5 {
+        let target = format!(".{}way{}", "/".repeat(900), number - 1);
+        symlink(target, house.path(&format!("way{number}"))).unwrap();
+    }
+    assert!(is_found(&house.path("way4")));
+    assert!(!is_found(&house.path("way5")));
+}
+
+#[test]
+fn interpreters_of_interpreters_are_looked_at_as_long_as_the_kernel_executes_them() {
+    let house = House::new();
+    house.file("1", "\0");
+    for number in 2..=7 {
+        let line = format!("#!{}\n", house.path(&(number - 1).to_string()).display());
+        house.file(&number.to_string(), &line);
+    }
+    let [most, more] = ["6", "7"].map(|name| house.path(name));
+    let judged = examined(&most, &stranger(), Digest::None);
+    assert_eq!(judged.places.len(), 6);
+    let by = verified(&most, &judged, &stranger(), Unprotected::Denied);
+    assert!(matches!(by, Ok(Execution::ByName)), "{by:?}");
+    let judged = examined(&more, &stranger(), Digest::None);
+    let refused = verified(&more, &judged, &stranger(), Unprotected::Denied);
+    let Err(Refusal::Unidentified(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(why.contains("too many interpreters"), "{why}");
 }
 
 fn verified(
@@ -310,6 +431,29 @@ fn what_changed_since_it_was_judged_is_not_executed() {
 }
 
 #[test]
+fn the_very_file_by_another_way_or_open_to_others_is_not_executed() {
+    let house = House::new();
+    let script = house.file("a/script", "#!/bin/sh\ngood\n");
+    let writer = stranger();
+    let judged = examined(&script, &writer, Digest::None);
+    let refused = || match verified(&script, &judged, &writer, Unprotected::Allowed) {
+        Err(Refusal::Changed(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    // Neither leaves a trace on the file.
+    std::fs::rename(house.path("a"), house.path("b")).unwrap();
+    symlink("b", house.path("a")).unwrap();
+    assert!(refused().contains("another file"), "{}", refused());
+    std::fs::remove_file(house.path("a")).unwrap();
+    std::fs::rename(house.path("b"), house.path("a")).unwrap();
+    let same = verified(&script, &judged, &writer, Unprotected::Denied);
+    assert!(matches!(same, Ok(Execution::ByName)), "{same:?}");
+    house.allow("a", 0o757);
+    let expected = "somebody else may write it now";
+    assert!(refused().contains(expected), "{}", refused());
+}
+
+#[test]
 fn what_the_session_can_write_is_executed_from_a_copy_if_at_all() {
     let house = House::new();
     let script = house.file("script", "#!/bin/sh -e\ngood\n");
@@ -330,6 +474,66 @@ fn what_the_session_can_write_is_executed_from_a_copy_if_at_all() {
         assert_eq!(copies.len(), 1);
         assert_eq!(copies[0].1, 40);
     }
+}
+
+#[test]
+fn what_is_too_large_for_a_copy_is_not_executed() {
+    let house = House::new();
+    let script = house.file("script", "#!/bin/sh\n");
+    house.allow("script", 0o777);
+    let file = std::fs::File::options().write(true).open(&script).unwrap();
+    file.set_len(LARGEST_COPY + 1).unwrap();
+    let judged = examined(&script, &stranger(), Digest::None);
+    let refused = verified(&script, &judged, &stranger(), Unprotected::Allowed);
+    assert_eq!(refused.err(), Some(Refusal::too_large()));
+}
+
+#[test]
+fn what_is_written_while_it_is_copied_is_not_executed() {
+    const LENGTH: u64 = 8 << 20;
+    const NAME: &str = "written-while-it-is-copied";
+    let house = House::new();
+    let script = house.file(NAME, "#!/bin/sh\ngood\n");
+    house.allow(NAME, 0o777);
+    let file = std::fs::File::options().write(true).open(&script).unwrap();
+    file.set_len(LENGTH).unwrap();
+    let is_tested = |_| {
+        let judged = examined(&script, &stranger(), Digest::None);
+        // The clock that files have their times by goes on every few milliseconds.
+        let written = |path| std::fs::metadata(path).unwrap().modified().unwrap();
+        while written(house.file("now", "")) == written(script.clone()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::scope(|scope| {
+            let verifying =
+                scope.spawn(|| verified(&script, &judged, &stranger(), Unprotected::Allowed));
+            while length_in_memory(NAME) == 0 && !verifying.is_finished() {
+                std::thread::yield_now();
+            }
+            file.write_all_at(b"evil", LENGTH - 4).unwrap();
+            let copied = length_in_memory(NAME);
+            let verified = verifying.join().unwrap();
+            let is_in_time = (1..LENGTH / 2).contains(&copied);
+            let is_changed = matches!(verified, Err(Refusal::Changed(_)));
+            assert!(is_changed || !is_in_time, "{verified:?}");
+            is_in_time
+        })
+    };
+    assert!((0..100).any(is_tested), "it is always copied too soon");
+}
+
+/// How many bytes a file in memory has that this process made under this name.
+fn length_in_memory(name: &str) -> u64 {
+    let name = format!("/memfd:{name}");
+    std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| {
+            let target = std::fs::read_link(path).unwrap_or_default();
+            target.to_string_lossy().starts_with(&name)
+        })
+        .and_then(|path| Some(std::fs::metadata(path).ok()?.len()))
+        .unwrap_or(0)
 }
 
 #[test]

@@ -134,20 +134,18 @@ fn changed(name: &Path, how: &str) -> Refusal {
 fn copy(name: &Path, judged: &ExecutableFile, place: &Place) -> Result<File, Refusal> {
     let failed = |error: io::Error| {
         Refusal::Unidentified(match error.kind() {
-            io::ErrorKind::FileTooLarge => format!(
-                "it has more than {} MiB, so it can't be copied to where nobody can change it",
-                LARGEST >> 20
-            ),
+            io::ErrorKind::FileTooLarge => return Refusal::too_large(),
             _ => format!("it can't be copied to where nobody can change it: {error}"),
         })
     };
     if judged.version.size > LARGEST {
-        return Err(failed(io::ErrorKind::FileTooLarge.into()));
+        return Err(Refusal::too_large());
     }
     let original = place.read().map_err(failed)?;
     let label = judged.path.file_name().unwrap_or_default();
     let copy = memory_file::executable(&label.to_string_lossy()).map_err(failed)?;
-    let copied = digest(&original, |piece| (&copy).write_all(piece)).map_err(failed)?;
+    let take = |piece: &[u8]| (&copy).write_all(piece);
+    let copied = digest(&original, LARGEST, take).map_err(failed)?;
     memory_file::seal(&copy).map_err(failed)?;
     let is_as_judged = match judged.sha256 {
         Some(digest) => digest == copied,
@@ -160,6 +158,17 @@ fn copy(name: &Path, judged: &ExecutableFile, place: &Place) -> Result<File, Ref
         Ok(copy)
     } else {
         Err(changed(name, "it was written since it was judged"))
+    }
+}
+
+impl Refusal {
+    /// Of a program that is larger than [`LARGEST_COPY`](super::LARGEST_COPY).
+    #[must_use]
+    pub fn too_large() -> Self {
+        Self::Unidentified(format!(
+            "it has more than {} MiB, so it can't be copied to where nobody can change it",
+            LARGEST >> 20
+        ))
     }
 }
 

@@ -122,6 +122,7 @@ const TAKEN_OUT: &[&str] = &[
     "JJ_EDITOR",
     "LIBVIRT_*",
     "PINENTRY_USER_DATA",
+    "SKIM_*",
     "SSH_*",
     "SYSTEMD_*",
     "TEXEDIT",
@@ -198,6 +199,10 @@ const TAKEN_OUT: &[&str] = &[
     "GIT_TEXTDOMAINDIR",
     "CVSROOT",
     "CVS_SERVER",
+    "BRZ_*",
+    "BZR_*",
+    "DARCS_*",
+    "P4*",
     // Interpreters.
     "PYTHON*",
     "VIRTUAL_ENV",
@@ -245,6 +250,11 @@ const TAKEN_OUT: &[&str] = &[
     "PIPENV_*",
     "PIP_*",
     "POETRY_*",
+    "STACK_CONFIG",
+    "STACK_GLOBAL_CONFIG",
+    "STACK_ROOT",
+    "STACK_WORK",
+    "STACK_YAML",
     "PLTCOLLECTS",
     "SBCL_HOME",
     "TCL*",
@@ -350,6 +360,8 @@ const TAKEN_OUT: &[&str] = &[
     "SCCACHE_*",
     "STRIP",
     "SUNPRO_DEPENDENCIES",
+    "SWIFT_DRIVER_*",
+    "SWIFT_EXEC",
     "YACC",
     "ASAN_*",
     "LSAN_*",
@@ -385,6 +397,7 @@ const TAKEN_OUT: &[&str] = &[
     "FI_PROVIDER_PATH",
     "GDAL_*",
     "HDF5_PLUGIN_PATH",
+    "NVBLAS_CONFIG_FILE",
     "OCL_ICD_*",
     "OMPI_MCA_*",
     "UCX_*",
@@ -424,6 +437,7 @@ const TAKEN_OUT: &[&str] = &[
     "MYSQL_*",
     "PG*",
     "PSQL*",
+    "QEMU_*",
     "BORG_*",
     "RCLONE_*",
     "RESTIC_*",
@@ -726,6 +740,25 @@ mod tests {
         assert_eq!(environment, self::environment(&expected));
         assert_eq!(difference.unset, ["TERM", "bare"]);
         assert_eq!(difference.set, rules.set);
+        // What it sets it sets whatever else it says, and what it unsets isn't kept.
+        let all = EnvironmentRules {
+            keep: vec![NamePattern::all()],
+            unset: patterns(&["LD_*", "JOB"]),
+            set: vec![("JOB".into(), "2".into())],
+        };
+        let (environment, difference) = escalated(&self::environment(&ASKED), &all, &owner());
+        let expected = [
+            "PATH=/work",
+            "HOME=/owners",
+            "SHELL=/sandbox/sh",
+            "TERM=xterm",
+            "BASH_FUNC_ls%%=() { evil; }",
+            "LDFLAG=fine",
+            "bare",
+            "JOB=2",
+        ];
+        assert_eq!(environment, self::environment(&expected));
+        assert_eq!(difference.unset, ["LD_PRELOAD"]);
         let all = EnvironmentRules {
             keep: vec![NamePattern::all()],
             ..EnvironmentRules::default()
@@ -733,6 +766,29 @@ mod tests {
         let (environment, difference) = escalated(&self::environment(&ASKED), &all, &owner());
         assert_eq!(environment, self::environment(&ASKED));
         assert_eq!(difference, EnvironmentDifference::default());
+    }
+
+    #[test]
+    fn what_names_a_program_or_code_is_taken_out_whichever_family_it_is_of() {
+        for name in [
+            "BZR_EDITOR",
+            "BZR_PLUGIN_PATH",
+            "DARCS_EDITOR",
+            "P4EDITOR",
+            "P4PORT",
+            "SWIFT_EXEC",
+            "SWIFT_DRIVER_SWIFT_FRONTEND_EXEC",
+            "NVBLAS_CONFIG_FILE",
+            "QEMU_LD_PREFIX",
+            "QEMU_PLUGIN",
+            "STACK_YAML",
+            "SKIM_DEFAULT_COMMAND",
+        ] {
+            let entry = OsString::from(format!("{name}=x"));
+            assert!(is_taken_out(name.as_bytes(), &entry), "{name}");
+        }
+        // Not all that begins alike: this is what deployments are named by.
+        assert!(!is_taken_out(b"STACK_NAME", OsStr::new("STACK_NAME=x")));
     }
 
     #[test]

@@ -298,3 +298,75 @@ fn make_room<T>(known: &mut HashMap<PathBuf, T>) {
         known.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::{Pin, pin};
+
+    use super::*;
+
+    /// What comes of it where nothing more happens.
+    async fn by_now<T>(mut looks: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        for _ in 0..100 {
+            tokio::select! {
+                biased;
+                found = &mut looks => return Some(found),
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        None
+    }
+
+    async fn looked_at(examiner: &Examiner) -> Executable {
+        let asker = ProcessIdentity::default();
+        let (file, workdir) = (Path::new("/bin/sh"), Path::new("/"));
+        let found = examiner.examine(file, workdir, &asker, Digest::None).await;
+        found.executable
+    }
+
+    #[test]
+    fn what_hangs_holds_up_each_question_for_so_long_and_no_more_threads_than_so_many() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            // Whoever has the only thread holds up the others as a disk would.
+            let (answers, disk) = std::sync::mpsc::sync_channel::<()>(0);
+            let hangs = tokio::task::spawn_blocking(move || disk.recv());
+            let examiner = Examiner::new(WritablePlaces::Everywhere, Arc::default());
+            let mut looks: Vec<_> = (0..MOST_AT_ONCE)
+                .map(|_| Box::pin(looked_at(&examiner)))
+                .collect();
+            for look in &mut looks {
+                assert_eq!(by_now(look.as_mut()).await, None);
+            }
+            let mut another = pin!(looked_at(&examiner));
+            assert_eq!(by_now(another.as_mut()).await, None);
+            let moment = Duration::from_millis(10);
+            tokio::time::advance(PATIENCE.saturating_sub(moment)).await;
+            assert_eq!(by_now(looks[0].as_mut()).await, None);
+            assert_eq!(by_now(another.as_mut()).await, None);
+            tokio::time::advance(2 * moment).await;
+            let unknown = |why: &str| Some(Executable::Unknown(why.to_owned()));
+            for look in &mut looks {
+                let late = unknown("it couldn't be looked at in time");
+                assert_eq!(by_now(look.as_mut()).await, late);
+            }
+            let too_many = unknown("too many programs are being looked at");
+            assert_eq!(by_now(another.as_mut()).await, too_many);
+
+            // The questions have gone out, and the threads hang on.
+            let mut another = pin!(looked_at(&examiner));
+            assert_eq!(by_now(another.as_mut()).await, None);
+            tokio::time::advance(PATIENCE + moment).await;
+            assert_eq!(by_now(another.as_mut()).await, too_many);
+            drop(answers);
+            assert!(hangs.await.unwrap().is_err());
+            let found = looked_at(&examiner).await;
+            assert!(matches!(found, Executable::Found(_)), "{found:?}");
+        });
+    }
+}

@@ -560,6 +560,16 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_exec_with_very_long_arguments_is_asked_about_nevertheless() {
+        let verdicts = verdicts();
+        let given = verdict("", ReuseScope::Program, ReuseReach::Session);
+        keep(&verdicts, &exec(1, &["sh"]), &given);
+        let longest = "x".repeat(LONGEST_ARGUMENTS - "sh".len());
+        assert!(is_found(&verdicts, &exec(1, &["sh", &longest])));
+        assert!(!is_found(&verdicts, &exec(1, &["sh", &longest, "x"])));
+    }
+
+    #[tokio::test]
     async fn the_owner_bounds_the_time() {
         let id = SessionId([1; 16]);
         let verdicts = ReusableVerdicts::new(id, GateVerdicts::default(), Duration::ZERO);

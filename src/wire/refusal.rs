@@ -112,7 +112,8 @@ mod tests {
 
     #[test]
     fn a_files_beginning_tells_what_a_shell_takes_it_for() {
-        let cases: [(&[u8], Contents); 9] = [
+        let [before, behind] = [SAMPLE - 1, SAMPLE].map(|at| [&vec![b'x'; at][..], b"\0"].concat());
+        let cases: [(&[u8], Contents); 11] = [
             (b"", Contents::Empty),
             (b"echo x\n", Contents::Text),
             (b"MZ", Contents::Text),
@@ -122,6 +123,9 @@ mod tests {
             (b"\x7fELF\n\0", Contents::Binary),
             (b"#!/bin/x\n\0", Contents::Binary),
             (b"#!/bin/x\necho\n\0", Contents::Text),
+            // They look no further.
+            (&before, Contents::Binary),
+            (&behind, Contents::Text),
         ];
         for (beginning, expected) in cases {
             assert_eq!(contents(beginning), expected, "{beginning:?}");

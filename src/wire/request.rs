@@ -261,6 +261,21 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_that_no_object_can_have_survives_beside_text() {
+        for entry in ["NO_EQUALS_SIGN", "=ONLY_BEFORE_THE_NAME", "=", ""] {
+            let (json, request) = round_trip(&RequestFields {
+                file: b"/bin/x",
+                argv: vec![b"x"],
+                workdir: b"/",
+                env: vec![b"A=1", entry.as_bytes()],
+                notices: false,
+            });
+            assert!(json["raw"].is_object(), "{entry:?}: {json}");
+            assert_eq!(request.env.0, ["A=1", entry]);
+        }
+    }
+
+    #[test]
     fn the_environment_keeps_its_order_and_what_repeats() {
         let (_, request) = round_trip(&RequestFields {
             file: b"/bin/x",
@@ -310,13 +325,20 @@ mod tests {
 
     #[test]
     fn lists_that_no_exec_can_have_are_refused_early() {
-        let strings = vec!["\"\""; MAX_STRINGS + 1].join(",");
-        let json = format!(r#"{{"file":"x","argv":[{strings}],"workdir":"/","env":{{}}}}"#);
-        let error = EscalateRequest::decode(json.as_bytes()).unwrap_err();
-        assert!(
-            error.to_string().contains("more than 1048576 strings"),
-            "{error}"
-        );
+        let strings = vec![r#""""#; MAX_STRINGS + 1].join(",");
+        let entries = vec![r#""":"""#; MAX_STRINGS + 1].join(",");
+        // Nothing behind them has been looked at, or it would be what is wrong.
+        for json in [
+            format!(r#"{{"file":"x","argv":[{strings},?"#),
+            format!(r#"{{"file":"x","argv":[],"workdir":"/","env":{{{entries},?"#),
+            format!(r#"{{"raw":{{"file":"eA==","argv":[],"workdir":"Lw==","env":[{strings},?"#),
+        ] {
+            let error = EscalateRequest::decode(json.as_bytes()).unwrap_err();
+            assert!(
+                error.to_string().contains("more than 1048576 strings"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -79,7 +79,13 @@ async fn escalate_after(
         let decision = if question.file.ends_with(b"tool") {
             let info = question.executable.expect("the program");
             assert_eq!(info.missing, "");
-            assert_eq!(info.protection(), Protection::Writable);
+            // The session can write its working directory, and nothing else.
+            let expected = if question.file.starts_with(&question.workdir) {
+                Protection::Writable
+            } else {
+                Protection::Protected
+            };
+            assert_eq!(info.protection(), expected);
             if digest == ExecutableDigest::Sha256 {
                 assert_eq!(info.sha256.len(), 32);
             }
@@ -164,6 +170,22 @@ fn what_changes_between_question_and_answer_is_not_what_runs(shell: &Shell) {
     );
     program(&gate.path("work/tool"), &line);
     gate.exec("./tool").exits(1).prints("");
+    assert_eq!(gate.told(), ["PROGRAM_CHANGED"]);
+    // What the session can't write, others can move: the file is the same, and the way to it another one, of which
+    // nobody has judged who could change it.
+    let place = directory();
+    let at = place.path().join("d");
+    let (from, to) = (at.clone(), place.path().join("moved"));
+    let gate = sandboxed(Gate::with_script(shell, |peer| {
+        escalate_after(peer, ExecutableDigest::Unspecified, move |_| {
+            std::fs::rename(&from, &to).expect("renamed");
+            symlink(&to, &from).expect("linked");
+        })
+    }));
+    std::fs::create_dir(&at).expect("a directory");
+    program(&at.join("tool"), GOOD);
+    let done = gate.exec(format!("{}/tool x; echo $?", at.display()));
+    done.exits(0).prints("1\n");
     assert_eq!(gate.told(), ["PROGRAM_CHANGED"]);
 }
 

@@ -43,9 +43,9 @@ impl Lease {
     }
 }
 
-/// Sends so many signals to a command that can't be executed yet, as far as the gate takes them. Tells how many
+/// Sends this so many times to a command that can't be executed yet, as far as the gate takes it. Tells how many
 /// it took, and what became of the command.
-async fn signals_before_the_start(many: usize) -> (usize, String) {
+async fn signals_before_the_start(signal: &[u8], many: usize) -> (usize, String) {
     let session = start(Scripted::always(ESCALATE).changing_nothing());
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("program");
@@ -59,14 +59,14 @@ async fn signals_before_the_start(many: usize) -> (usize, String) {
     read_frame(&stream).await;
     let lease = Lease::on(&program);
     stream.write_all(&frame(br#"{"fds":[]}"#)).unwrap();
-    let sent = send_signals(&stream, many).await;
+    let sent = send_signals(&stream, signal, many).await;
     lease.end();
     (sent, read_frame(&stream).await)
 }
 
 /// Until all are sent, or no more are taken.
-async fn send_signals(stream: &UnixStream, many: usize) -> usize {
-    let signal = frame(br#"{"signal":10}"#);
+async fn send_signals(stream: &UnixStream, signal: &[u8], many: usize) -> usize {
+    let signal = frame(signal);
     let (mut sent, mut in_vain) = (0, 0);
     while sent < many && in_vain < 100 {
         if let Ok(count) = socket::send(stream.as_fd(), &signal, &[], Wait::Never) {
@@ -91,8 +91,13 @@ async fn what_is_sent_to_a_command_that_is_being_started_reaches_it_and_is_bound
         return;
     }
     let killed = r#"{"exit_code":127,"signal":10}"#;
-    assert_eq!(signals_before_the_start(1).await, (1, killed.to_owned()));
-    let (sent, answer) = signals_before_the_start(20_000).await;
+    let signal = br#"{"signal":10}"#;
+    let once = (1, killed.to_owned());
+    assert_eq!(signals_before_the_start(signal, 1).await, once);
+    // The command is in this program's own group, of which the terminal signals all members, once it is one.
+    let from_terminal = br#"{"signal":10,"from_terminal":true}"#;
+    assert_eq!(signals_before_the_start(from_terminal, 1).await, once);
+    let (sent, answer) = signals_before_the_start(signal, 20_000).await;
     assert_eq!(answer, killed);
     assert!(sent < 20_000, "the gate keeps whatever is sent");
 }

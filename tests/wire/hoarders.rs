@@ -72,27 +72,32 @@ async fn is_let_go(mut reader: std::io::PipeReader) {
 #[tokio::test]
 async fn descriptors_that_nobody_asked_for_are_not_kept() {
     let session = start(Scripted::always(ESCALATE));
-    // Half a request, and silence.
-    let stream = handshake(&session);
+    let escalated = r#"{"action":"Escalate","notices":true}"#;
+    // Half of a request's length, and a pause.
+    let mut stream = handshake(&session);
     let (reader, descriptors) = pipe_in_descriptors();
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-    socket::send(stream.as_fd(), &[9, 0], &borrowed, Wait::Blocking).unwrap();
+    let request = frame(SLEEP);
+    let (begin, rest) = request.split_at(2);
+    socket::send(stream.as_fd(), begin, &borrowed, Wait::Blocking).unwrap();
     drop(descriptors);
     is_let_go(reader).await;
+    // The gate hasn't given it up, which would have let them go too.
+    stream.write_all(rest).unwrap();
+    assert_eq!(read_frame(&stream).await, escalated);
 
-    // A whole request is one all the same.
-    let stream = handshake(&session);
+    // A whole request is one all the same, and goes on when they are gone.
+    let mut stream = handshake(&session);
     let (reader, descriptors) = pipe_in_descriptors();
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-    socket::send(stream.as_fd(), &frame(SLEEP), &borrowed, Wait::Blocking).unwrap();
+    socket::send(stream.as_fd(), &frame(REQUEST), &borrowed, Wait::Blocking).unwrap();
     drop(descriptors);
-    assert_eq!(
-        read_frame(&stream).await,
-        r#"{"action":"Escalate","notices":true}"#
-    );
+    assert_eq!(read_frame(&stream).await, escalated);
     is_let_go(reader).await;
+    stream.write_all(&frame(br#"{"fds":[]}"#)).unwrap();
+    assert_eq!(read_frame(&stream).await, r#"{"exit_code":0}"#);
 
-    // Half a signal for a command that runs.
+    // Half a signal for a command that runs: for that the gate waits as long as it takes.
     let mut stream = handshake(&session);
     stream.write_all(&frame(SLEEP)).unwrap();
     read_frame(&stream).await;

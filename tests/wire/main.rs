@@ -11,13 +11,13 @@ mod early;
 mod foreign_server;
 mod hoarders;
 
-use std::io::{Read, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
 use execgate::model::{EscalationDecision, ExecOutcome, SessionEvent};
 use execgate::sys::socket::{self, Wait};
 use execgate::wire::MAX_FRAME;
-use support::peer::{frame, handshake, is_alive, read_frame};
+use support::peer::{frame, handshake, is_alive, read_frame, session_socket};
 use support::{ESCALATE, Scripted, output, start, text};
 
 const REQUEST: &[u8] = br#"{"file":"/bin/true","argv":["true"],"workdir":"/","env":{}}"#;
@@ -66,10 +66,11 @@ async fn a_foreign_wrapper_that_knows_no_extension_can_escalate() {
 
 #[tokio::test]
 async fn descriptors_whose_numbers_overlap_come_out_right() {
-    // Each of these arrives in the server at some low number; every permutation of destinations
-    // makes one the other's place.
-    let places = [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
-    for shift in 0..places.len() {
+    // Each of these arrives in the server at some number that isn't known here; where the places are the
+    // same numbers, in another order, one is in the other's way.
+    for first in (3..63).step_by(5) {
+        let places: Vec<u32> = (first..first + 13).collect();
+        let shift = places.len() / 2;
         let session = start(Scripted::always(ESCALATE));
         let mut stream = handshake(&session);
         let script = places
@@ -109,8 +110,9 @@ async fn descriptors_whose_numbers_overlap_come_out_right() {
         })
         .await
         .unwrap();
-        let expected = places.map(|place| format!("{place}\n")).concat();
-        assert_eq!(said, expected, "shifted by {shift}");
+        let expected = places.iter().map(|place| format!("{place}\n"));
+        let expected = expected.collect::<Vec<_>>().concat();
+        assert_eq!(said, expected, "from {first}");
     }
 }
 
@@ -119,15 +121,49 @@ async fn a_message_that_claims_4_gib_is_refused_unread() {
     let session = start(Scripted::always(EscalationDecision::Run));
     for claimed in [u32::MAX, u32::try_from(MAX_FRAME).unwrap() + 1] {
         let mut stream = handshake(&session);
-        stream.write_all(&claimed.to_le_bytes()).unwrap();
+        // In one piece, so that the gate could read the second part as soon as the first.
+        let begin = [&claimed.to_le_bytes()[..], &[b' '; 1000]].concat();
+        stream.write_all(&begin).unwrap();
         let answer = read_frame(&stream).await;
+        let refused = format!("a message of {claimed} bytes, and the most allowed are {MAX_FRAME}");
         assert!(
-            answer.contains("Deny") && answer.contains("bytes"),
+            answer.contains("Deny") && answer.contains(&refused),
             "{answer}"
         );
-        assert_eq!(read_frame(&stream).await, "");
+        // What wasn't read makes its end a reset.
+        let end = tokio::task::spawn_blocking(move || stream.read(&mut [0]));
+        let error = end.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     }
     is_alive(&session).await;
+}
+
+/// A session that floods its gate with them would fill the disk that the log is on.
+#[tokio::test]
+async fn handshakes_that_are_none_are_logged_ever_more_rarely() {
+    let mut log = tempfile::tempfile().unwrap();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(log.try_clone().unwrap())
+        .finish();
+    // All of the session is served by this thread.
+    let logged = tracing::subscriber::set_default(subscriber);
+    let session = start(Scripted::always(EscalationDecision::Run));
+    for _ in 0..20 {
+        socket::send(session_socket(&session), &[7], &[], Wait::Blocking).unwrap();
+    }
+    // They are taken one after the other.
+    is_alive(&session).await;
+    drop(logged);
+    let mut lines = String::new();
+    log.seek(SeekFrom::Start(0)).unwrap();
+    log.read_to_string(&mut lines).unwrap();
+    let counts: Vec<_> = lines
+        .lines()
+        .filter(|line| line.contains("a handshake was dropped"))
+        .filter_map(|line| line.split("count=").nth(1)?.split(' ').next())
+        .collect();
+    assert_eq!(counts, ["1", "2", "4", "8", "16"], "{lines}");
 }
 
 #[tokio::test]

@@ -54,12 +54,18 @@ impl Shared {
         let (Executable::Found(file), Unprotected::Allowed) = (executable, unprotected) else {
             return Ok(None);
         };
-        let sizes = file.chain().unwrap_or_default();
-        let size: u64 = sizes
+        let sizes: Vec<_> = file
+            .chain()
+            .unwrap_or_default()
             .iter()
             .filter(|file| matches!(file.own_protection, Protection::Writable(_)))
             .map(|file| file.version.size)
-            .sum();
+            .collect();
+        // However much memory there is.
+        if sizes.iter().any(|size| *size > program::LARGEST_COPY) {
+            return Err(refused(program::Refusal::too_large()));
+        }
+        let size: u64 = sizes.iter().sum();
         if size == 0 {
             return Ok(None);
         }

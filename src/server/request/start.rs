@@ -38,6 +38,12 @@ enum Relative {
 }
 
 impl Request<'_> {
+    fn inherited(&self, context: CommandContext) -> InheritedContext {
+        let sandbox = self.shared.context.description.sandbox.enforcement;
+        let core_dumps = limits::core_dumps().map_or(0, |limit| limit.soft);
+        inherited(context, sandbox, core_dumps)
+    }
+
     /// Starts the escalated command; the first report says whether that has worked. On failure: the
     /// shell's status, and the reason.
     pub(super) async fn start(
@@ -92,7 +98,6 @@ impl Request<'_> {
             prepared.program.clone()
         };
         let by_name = prepared.program == exec.file;
-        let workdir = prepared.workdir;
         // As it was asked for, where it leads to the same: the kernel tells a script its name.
         let executed = if relative == Relative::Same && by_name {
             self.asked_file.clone()
@@ -117,8 +122,9 @@ impl Request<'_> {
             group: ProcessGroup::Of(self.process.pid),
             confinement: prepared.confinement,
             told_descriptors: prepared.told_descriptors,
+            told_signals: prepared.told_signals,
             is_script: !context.refusals && by_name && is_text(&exec.executable),
-            context: inherited(context, self.shared.context.description.sandbox.enforcement),
+            context: self.inherited(context),
         };
         let turn = self.turn.take();
         let start = move || {
@@ -139,7 +145,7 @@ impl Request<'_> {
             supervisor,
             program_was_asked,
             program,
-            workdir,
+            workdir: prepared.workdir,
             refusal: None,
             core_dumped: false,
             pid: 0,
@@ -220,7 +226,10 @@ fn name_of(open: &OwnedFd) -> Option<PathBuf> {
 ///
 /// That executing a program can grant nothing is a sandbox's way to confine: where there is one, the
 /// verdict has taken the command out of it.
-fn inherited(context: CommandContext, sandbox: Enforcement) -> InheritedContext {
+///
+/// A core dump has the command's memory in it, and lies in the directory that it works in, often the session's own: it is
+/// no larger than the gate's owner has it by the gate's own soft limit, `core_dumps`, whatever the session has raised.
+fn inherited(context: CommandContext, sandbox: Enforcement, core_dumps: u64) -> InheritedContext {
     let signals = |mut signals: Vec<i32>| {
         signals.truncate(64);
         signals
@@ -229,6 +238,11 @@ fn inherited(context: CommandContext, sandbox: Enforcement) -> InheritedContext 
     limits.truncate(32);
     if limits.is_empty() {
         limits.extend(limits::open_files_at_start());
+    }
+    for (resource, soft, _) in &mut limits {
+        if *resource == limits::CORE_DUMPS {
+            *soft = core_dumps.min(*soft);
+        }
     }
     InheritedContext {
         umask: context.umask,
@@ -272,7 +286,7 @@ mod tests {
             cpus: vec![1; 1000],
             ..CommandContext::default()
         };
-        let bounded = inherited(context.clone(), Enforcement::None);
+        let bounded = inherited(context.clone(), Enforcement::None, 0);
         // Where there is no sandbox it isn't a sandbox's.
         assert!(bounded.no_new_privileges);
         assert_eq!(bounded.ignored_signals.len(), 64);
@@ -280,7 +294,23 @@ mod tests {
         assert_eq!(bounded.limits.len(), 32);
         assert_eq!(bounded.cpus.len(), MOST_CPU_WORDS);
         for enforcement in [Enforcement::Partial, Enforcement::Full] {
-            assert!(!inherited(context.clone(), enforcement).no_new_privileges);
+            assert!(!inherited(context.clone(), enforcement, 0).no_new_privileges);
+        }
+    }
+
+    #[test]
+    fn core_dumps_are_no_larger_than_the_gates_own_soft_limit_allows() {
+        let files = (limits::CORE_DUMPS + 1, u64::MAX, u64::MAX);
+        for (asked, own, granted) in [(u64::MAX, 0, 0), (u64::MAX, 512, 512), (7, 512, 7)] {
+            let core = |soft| (limits::CORE_DUMPS, soft, u64::MAX);
+            let context = CommandContext {
+                // Said twice, the last would hold.
+                limits: vec![core(asked), files, core(asked)],
+                ..CommandContext::default()
+            };
+            let bounded = inherited(context, Enforcement::Full, own);
+            // What a command allows itself is its own affair, and the verdict's.
+            assert_eq!(bounded.limits, [core(granted), files, core(granted)]);
         }
     }
 }
