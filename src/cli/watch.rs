@@ -218,7 +218,7 @@ impl Watcher<'_> {
             (None, _) => Ok(()),
             (Some(watch_response::Update::EventsRemoved(removed)), WatchOutput::Text) => writeln!(
                 out,
-                "-- events up to position {} were removed for their age --",
+                "-- events up to position {} were removed for their age or for room --",
                 removed.through_position
             ),
             (Some(watch_response::Update::EventsRemoved(removed)), WatchOutput::Json) => {

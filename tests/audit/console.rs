@@ -114,6 +114,34 @@ fn who_isnt_logged_in_gets_the_page_alone() {
 }
 
 #[test]
+fn who_logs_out_is_logged_out_and_nobody_else() {
+    let (place, address) = served();
+    let [own, other] = [0, 1].map(|_| cookie(&place, &address));
+    let is_logged_in = |cookie: &str| match get(&address, "/api/me", cookie) {
+        (200, _) => true,
+        (401, _) => false,
+        (status, answer) => panic!("{status}: {answer}"),
+    };
+    assert!(is_logged_in(&own) && is_logged_in(&other));
+    // Another page's button does nothing.
+    let evil = format!("{JSON}sec-fetch-site: cross-site\r\n");
+    let (status, answer) = post(&address, "/api/logout", &own, &evil, "{}");
+    assert_eq!(status, 403, "{answer}");
+    assert!(is_logged_in(&own));
+    let (status, answer) = post(&address, "/api/logout", &own, JSON, "{}");
+    assert_eq!(status, 200, "{answer}");
+    // The browser forgets it, and to keep it is of no use.
+    assert!(answer.contains("set-cookie: execgate=; "), "{answer}");
+    assert!(answer.contains("; Max-Age=0"), "{answer}");
+    assert!(!is_logged_in(&own));
+    assert!(is_logged_in(&other));
+    // There is nothing left to end.
+    let (status, answer) = post(&address, "/api/logout", &own, JSON, "{}");
+    assert_eq!(status, 200, "{answer}");
+    assert!(is_logged_in(&other));
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_with_what_is_wrong() {
     let (place, address) = served();
     let cookie = cookie(&place, &address);
@@ -263,4 +291,67 @@ async fn event_streams_that_nobody_reads_hold_up_no_verdict_and_are_bounded() {
         assert!(began.elapsed() < PATIENCE, "no room is made");
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
+}
+
+/// A gate may say 64 KiB in each, and a page draws what comes.
+#[tokio::test]
+async fn a_page_gets_the_beginning_of_long_texts_and_a_bounded_number_of_bytes_at_once() {
+    use execgate::pb::v1;
+    use std::io::{BufRead, BufReader};
+    use v1::session_request::Event;
+
+    const EXECS: u64 = 60;
+    /// About how much is sent together, and one exec more.
+    const AT_ONCE: usize = (256 << 10) + (48 << 10);
+    let (place, address) = served();
+    let cookie = cookie(&place, &address);
+    let mut gate = place.gate(TWO).await;
+    // As JSON each of these takes six bytes.
+    let long = "\u{1}".repeat(20 << 10);
+    for exec_id in 1..=EXECS {
+        let decided = v1::ExecDecided {
+            exec_id,
+            action: v1::Action::Deny.into(),
+            code: v1::DecisionCode::Verdict.into(),
+            reason: long.clone(),
+            reason_code: long.clone(),
+            rule: long.clone(),
+            policy_revision: long.clone(),
+            ..v1::ExecDecided::default()
+        };
+        gate.tell(Event::ExecDecided(decided)).await.expect("told");
+    }
+    gate.stored().await;
+
+    let mut stream = connect(&address);
+    // Of this version an answer isn't cut into chunks.
+    let request =
+        format!("GET /api/events HTTP/1.0\r\nhost: {address}\r\ncookie: {cookie}\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut shown = std::collections::BTreeSet::new();
+    let mut lines = BufReader::new(stream).lines();
+    while shown.len() < usize::try_from(EXECS).expect("a number") {
+        let line = lines.next().expect("it goes on").expect("text");
+        if line != "event: execs" {
+            continue;
+        }
+        let data = lines.next().expect("it goes on").expect("text");
+        let data = data.strip_prefix("data: ").expect("data");
+        assert!(data.len() < AT_ONCE, "{} bytes at once", data.len());
+        let execs: Vec<serde_json::Value> = serde_json::from_str(data).expect("JSON");
+        for exec in &execs {
+            for (name, most) in [
+                ("reason", 2_048),
+                ("reason_code", 512),
+                ("rule", 512),
+                ("policy_revision", 512),
+            ] {
+                let text = exec[name].as_str().expect("a text");
+                let beginning = text.strip_suffix('…').expect("it says that there is more");
+                assert_eq!(beginning, &long[..most], "{name}");
+            }
+            shown.insert(exec["exec"].as_u64());
+        }
+    }
+    assert!(shown.contains(&Some(1)) && shown.contains(&Some(EXECS)));
 }

@@ -58,7 +58,22 @@ async fn each_filter_finds_what_fits_and_all_of_them_what_fits_all() {
         change(&mut filter);
         filter
     };
+    // From when one in the middle came, which others may have come with.
+    let received = |exec: &Exec| {
+        let time = exec.receive_time.expect("a time");
+        (time.seconds, time.nanos)
+    };
+    let everything = all(&place, ExecFilter::default(), 100).await;
+    let middle = received(&everything[15]);
+    let since_middle = ExecFilter {
+        since_time: everything[15].receive_time,
+        ..ExecFilter::default()
+    };
+    let later = everything.iter().filter(|exec| received(exec) >= middle);
+    let later = later.count();
+    assert!((1..33).contains(&later), "{later}");
     for (filter, count) in [
+        (since_middle, later),
         (filter(|f| f.session_id_prefix = "2".to_owned()), 2),
         (filter(|f| f.session_id_prefix = ONE.to_owned()), 31),
         (filter(|f| f.session_id_prefix = "3".to_owned()), 0),

@@ -5,6 +5,7 @@
 #![allow(
     clippy::expect_used,
     clippy::panic,
+    clippy::print_stderr,
     reason = "clippy takes what tests call for something else than tests"
 )]
 
@@ -15,4 +16,5 @@ mod operating;
 mod pipes;
 mod place;
 mod programs;
+mod retention;
 mod watchers;

@@ -3,11 +3,14 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
+use execgate::pb::audit::v1::{ExecFilter, ListRequest, WatchRequest};
 use execgate::pb::v1::verdict::Decision;
+use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::place::{ONE, PATIENCE, Place};
+use crate::watchers::watch;
 
 /// The numbers as Prometheus reads them.
 fn metrics(place: &Place) -> String {
@@ -102,6 +105,123 @@ async fn monitored_rules_stop_nothing_and_the_record_says_what_they_would_have_d
 }
 
 #[tokio::test]
+async fn numbers_tell_who_asks_too_much_who_watches_and_how_long_rules_take() {
+    let arguments = ["--metrics", "127.0.0.1:0", "--output", "json"];
+    let place = Place::with(&[&arguments[..], &["--execs-per-second", "1"]].concat());
+    let took = |text: &str| -> f64 {
+        let name = "execgate_policyd_evaluation_seconds_total ";
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|value| value.parse().ok()).expect("a number")
+    };
+    let text = metrics(&place);
+    has(&text, "execgate_policyd_rate_limited_total 0");
+    has(&text, "execgate_policyd_watchers 0");
+    assert!(took(&text) <= 0.0, "{text}");
+
+    let watching = watch(&place, WatchRequest::default()).await;
+    let mut gate = place.gate(ONE).await;
+    let (mut judged, mut limited) = (0, 0);
+    let began = Instant::now();
+    // The second of a second is one too much.
+    for exec in 1.. {
+        let verdict = gate.ask(exec, "git status").await.expect("an answer");
+        match verdict.reason_code.as_str() {
+            "git.read" => judged += 1,
+            "gate.rate_limited" => limited += 1,
+            other => panic!("{other}"),
+        }
+        if limited == 2 {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "nothing limits it");
+    }
+    let text = metrics(&place);
+    has(&text, "execgate_policyd_rate_limited_total 2");
+    // What is beyond the rate costs no look at the rules.
+    let verdicts = "execgate_policyd_verdicts_total";
+    has(
+        &text,
+        &format!("{verdicts}{{verdict=\"run\",mode=\"enforced\"}} {judged}"),
+    );
+    has(
+        &text,
+        &format!("{verdicts}{{verdict=\"deny\",mode=\"enforced\"}} 0"),
+    );
+    assert!(took(&text) > 0.0, "{text}");
+    has(&text, "execgate_policyd_watchers 1");
+    drop(watching);
+    let began = Instant::now();
+    while !metrics(&place).contains("execgate_policyd_watchers 0\n") {
+        assert!(began.elapsed() < PATIENCE, "{}", metrics(&place));
+        // The runtime's own turn: it closes the connection.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Name, niceness and policy of each thread of a process, the first one before the others: `proc_pid_stat(5)`.
+fn threads(process: u32) -> Vec<(String, (i64, i64))> {
+    const NICE: usize = 19;
+    const POLICY: usize = 41;
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).expect("threads");
+    let tasks = tasks.map(|task| task.expect("a thread").path());
+    let mut tasks: Vec<_> = tasks.collect();
+    tasks.sort_by_key(|task| !task.ends_with(process.to_string()));
+    let read = |task: &std::path::PathBuf| {
+        // One that has just ended has no files any more.
+        let stat = std::fs::read_to_string(task.join("stat")).ok()?;
+        let (name, fields) = stat.rsplit_once(") ")?;
+        let fields: Vec<&str> = fields.trim_end().split(' ').collect();
+        // The third is the first behind the name.
+        let field = |number: usize| fields.get(number - 3)?.parse().ok();
+        let name = name.split_once('(')?.1.to_owned();
+        Some((name, (field(NICE)?, field(POLICY)?)))
+    };
+    tasks.iter().filter_map(read).collect()
+}
+
+#[tokio::test]
+async fn who_writes_the_record_and_who_reads_it_give_way_to_those_that_answer() {
+    const NICEST: i64 = 19;
+    let place = Place::new();
+    let mut gate = place.gate(ONE).await;
+    gate.ask(1, "git status").await.expect("an answer");
+    // A thread that has written is under way.
+    gate.stored().await;
+    let of = |named: &str| -> Vec<_> {
+        let threads = threads(place.service.id()).into_iter();
+        let meant = threads.filter(|(name, _)| name == named);
+        meant.map(|(_, scheduling)| scheduling).collect()
+    };
+    let (_, usual) = threads(place.service.id()).remove(0);
+    if usual.0 == NICEST && usual.1 != 0 {
+        eprintln!("nothing goes behind what these tests run as: passed over");
+        return;
+    }
+    let [writer] = of("store")[..] else {
+        panic!("which thread writes?");
+    };
+    assert_ne!(writer, usual);
+    assert!(writer.0 > usual.0 || usual.0 == NICEST, "{writer:?}");
+    // Those that answer and those that read have one name. Before anybody has asked for the record none is behind.
+    let pool = of("tokio-rt-worker");
+    assert!(!pool.is_empty());
+    assert!(pool.iter().all(|thread| *thread == usual), "{pool:?}");
+    let began = Instant::now();
+    loop {
+        let mut auditor = place.auditor().await;
+        let list = place.showing("auditor", ListRequest::default());
+        auditor.list(list).await.expect("a list");
+        let pool = of("tokio-rt-worker");
+        assert!(pool.contains(&usual), "{pool:?}");
+        // It is there for some seconds, should somebody ask again.
+        if pool.contains(&writer) {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "{pool:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_record_that_was_removed_shows_in_the_numbers() {
     let place = Place::with(&["--metrics", "127.0.0.1:0", "--output", "json"]);
     let mut gate = place.gate(ONE).await;
@@ -158,10 +278,26 @@ async fn rules_that_can_not_be_used_show_in_metrics_and_health_and_the_last_good
 #[tokio::test]
 async fn all_that_was_answered_is_stored_when_it_is_told_to_stop_and_watchers_do_not_keep_it() {
     let mut place = Place::new();
-    let mut auditor = place.auditor().await;
-    let request = place.showing("auditor", execgate::pb::audit::v1::WatchRequest::default());
-    // One that never reads.
-    let stopped = auditor.watch(request).await.expect("a call");
+    // One that never reads, and one that waits for what never comes.
+    let stopped = watch(&place, WatchRequest::default()).await;
+    let filter = ExecFilter {
+        program: "nothing".to_owned(),
+        ..ExecFilter::default()
+    };
+    let request = WatchRequest {
+        filter: Some(filter),
+        ..WatchRequest::default()
+    };
+    let mut waiting = watch(&place, request).await;
+    let waiting = tokio::spawn(async move {
+        loop {
+            match waiting.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => return Status::ok("it ended without a reason"),
+                Err(status) => return status,
+            }
+        }
+    });
     let mut gate = place.gate(ONE).await;
     for exec in 1..=500 {
         let command = format!("git status {}", "x".repeat(2_000));
@@ -186,6 +322,10 @@ async fn all_that_was_answered_is_stored_when_it_is_told_to_stop_and_watchers_do
     };
     assert!(status.success(), "{status:?}");
     drop(stopped);
+    // Whoever listens is told, rather than cut off.
+    let told = waiting.await.expect("no panic");
+    let told = (told.code(), told.message());
+    assert_eq!(told, (Code::Unavailable, "the policy service is stopping"));
     let (code, out, errors) = place.execgate(&["audit", "verify", "--data", &place.data()]);
     assert_eq!(code, 0, "{out}{errors}");
     let events: u64 = out

@@ -67,8 +67,12 @@ impl Place {
 
     /// Kills the service as `kill -9` does, and starts it again at the same address.
     pub(crate) fn kill_and_restart(&mut self) {
+        self.kill_and_restart_with(&[]);
+    }
+
+    pub(crate) fn kill_and_restart_with(&mut self, arguments: &[&str]) {
         self.kill();
-        let (service, _) = start(self.directory.path(), &self.address, &[]);
+        let (service, _) = start(self.directory.path(), &self.address, arguments);
         self.service = service;
     }
 
@@ -191,6 +195,20 @@ pub(crate) struct Gate {
 
 impl Gate {
     async fn start(place: &Place, session: &str) -> Self {
+        Self::open(place, session, None).await
+    }
+
+    /// Goes on with a session, as a journal does that delivers what its gate couldn't.
+    pub(crate) async fn deliver(place: &Place, session: &str, next_sequence: u64) -> Self {
+        let resumption = v1::Resumption {
+            attempt: 2,
+            next_sequence,
+            reason: v1::ResumptionReason::Delivery.into(),
+        };
+        Self::open(place, session, Some(resumption)).await
+    }
+
+    async fn open(place: &Place, session: &str, resumption: Option<v1::Resumption>) -> Self {
         let (events, stream) = mpsc::channel(64);
         let mut client = PolicyServiceClient::new(place.channel().await);
         let response = client.session(place.showing("gate", ReceiverStream::new(stream)));
@@ -201,14 +219,23 @@ impl Gate {
             acknowledged: 0,
         };
         let labels = [("job".to_owned(), session[..2].to_owned())];
+        let next = resumption
+            .as_ref()
+            .map(|resumption| resumption.next_sequence);
         let started = v1::SessionStarted {
             session_id: session.to_owned(),
             labels: labels.into_iter().collect(),
+            resumption,
             ..v1::SessionStarted::default()
         };
-        gate.tell(Event::SessionStarted(started))
-            .await
-            .expect("told");
+        // What goes on with a session has no place in its history.
+        let opening = v1::SessionRequest {
+            sequence: u64::from(next.is_none()),
+            event_time: Some(std::time::SystemTime::now().into()),
+            event: Some(Event::SessionStarted(started)),
+        };
+        gate.events.send(opening).await.expect("told");
+        gate.sequence = next.map_or(1, |next| next - 1);
         gate
     }
 

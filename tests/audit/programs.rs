@@ -210,6 +210,22 @@ async fn the_end_of_the_chain_is_noted_and_met_again() {
     assert!(done.status.success(), "{done:?}");
     let text = String::from_utf8(done.stdout).expect("text");
     assert!(text.contains("all 1 anchors are met"), "{text}");
+    // One of another record, and one of what was cut off since.
+    let (position, hash) = head.trim().split_once(':').expect("a link");
+    let other = format!("{position}:{}", hash.chars().rev().collect::<String>());
+    let cut = format!("999:{hash}");
+    for (anchor, says) in [
+        (&*other, "the event there is another one"),
+        (&*cut, "events were removed from its end"),
+    ] {
+        let verify = ["audit", "verify", "--data", &data, "--anchor", head.trim()];
+        let verify = [&verify[..], &["--anchor", anchor]].concat();
+        let (code, out, errors) = place.execgate(&verify);
+        assert_eq!(code, 3, "{anchor}: {out}{errors}");
+        assert!(errors.contains(&format!("anchor {anchor}: ")), "{errors}");
+        assert!(errors.contains(says), "{errors}");
+        assert!(!out.contains("none was altered"), "{out}");
+    }
 
     rusqlite::Connection::open(place.path("data/events.sqlite"))
         .and_then(|store| store.execute("UPDATE events SET received_ns = 1 WHERE position = 5", []))
@@ -242,6 +258,51 @@ async fn an_auditor_sees_which_sessions_there_are_and_ends_none() {
     command.env("EXECGATE_SERVICE_TOKEN_FILE", place.path("gate"));
     let done = command.output().expect("it runs");
     assert_eq!(done.status.code(), Some(5), "{done:?}");
+    let verdict = gate.ask(2, "git status").await.expect("an answer");
+    assert_eq!(verdict.reason_code, "git.read", "it goes on");
+}
+
+#[tokio::test]
+async fn a_session_is_ended_for_a_reason_that_is_no_longer_than_a_reason_may_be() {
+    let place = Place::new();
+    let mut gate = place.gate(ONE).await;
+    gate.ask(1, "git status").await.expect("an answer");
+    let url = place.url();
+    let terminate = |reason: &str| {
+        let terminate = ["sessions", "terminate", ONE, "--reason", reason];
+        let mut command = place.command(&[&terminate[..], &["--service", &url]].concat());
+        command.env("EXECGATE_SERVICE_TOKEN_FILE", place.path("ada"));
+        let done = command.output().expect("it runs");
+        let said = [done.stdout, done.stderr].concat();
+        let said = String::from_utf8(said).expect("text");
+        (done.status.success(), said)
+    };
+    // Bytes are counted: each of these letters has two.
+    let (is_ended, errors) = terminate(&format!("{}x", "\u{e9}".repeat(512)));
+    assert!(!is_ended);
+    assert!(errors.contains("1025 bytes, and 1024 at most"), "{errors}");
+    let verdict = gate.ask(2, "git status").await.expect("an answer");
+    assert_eq!(verdict.reason_code, "git.read", "it goes on");
+    let reason = "\u{e9}".repeat(512);
+    let (is_ended, errors) = terminate(&reason);
+    assert!(is_ended, "{errors}");
+    // Its gate hasn't told its end. Who comes second changes nothing, and reads so.
+    let (is_done, said) = terminate("for another reason");
+    let first = format!("{ONE} was already ended by operator:ada at 20");
+    assert!(is_done && said.starts_with(&first), "{said}");
+    let stands =
+        format!(", because: {reason}; its gate hasn't told its end yet; nothing was changed\n");
+    assert!(said.ends_with(&stands), "{said}");
+    let because = format!("terminated by operator:ada, because: {reason}");
+    let began = Instant::now();
+    loop {
+        let (_, told, _) = place.execgate(&["audit", "--tree", "--service", &url]);
+        if told.contains(&because) {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "{told}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 #[tokio::test]
@@ -267,7 +328,8 @@ async fn a_session_that_has_ended_is_not_ended_again() {
     let list = ["sessions", "list", "--service", &url];
     while place.execgate(&list).1.contains(ONE) {
         assert!(began.elapsed() < PATIENCE, "it is still connected");
-        std::thread::sleep(Duration::from_millis(50));
+        // The runtime's own turn: it closes the connection.
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let said = terminate(&[]);
     assert!(said.contains(" had ended by itself, at 20"), "{said}");
@@ -281,13 +343,13 @@ async fn a_session_that_has_ended_is_not_ended_again() {
 }
 
 /// A program that watches, killed when dropped.
-struct Watching {
+pub(crate) struct Watching {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
 }
 
 impl Watching {
-    fn start(place: &Place, arguments: &[&str]) -> Self {
+    pub(crate) fn start(place: &Place, arguments: &[&str]) -> Self {
         let url = place.url();
         let mut command = place.command(&[&["watch", "--service", &url], arguments].concat());
         let mut child = command.stdout(Stdio::piped()).spawn().expect("it runs");
@@ -295,7 +357,7 @@ impl Watching {
         Self { child, lines }
     }
 
-    fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         self.lines.next().expect("a line").expect("text")
     }
 }
@@ -329,13 +391,41 @@ async fn a_line_for_each_exec_and_none_is_missed_over_a_restart() {
     let mut gate = place.gate("55555555555555555555555555555555").await;
     gate.ask(1, "curl again").await.expect("an answer");
     gate.stored().await;
-    let last = std::iter::repeat_with(|| plain.line()).find(|line| line.contains("55555555"));
-    let last = last.expect("a line");
+    // The two that hadn't been read, and nothing again.
+    for (verdict, command) in [("escalate", "/usr/bin/make all"), ("deny", "elsewhere")] {
+        let line = plain.line();
+        let parts: Vec<_> = line.split_whitespace().collect();
+        assert_eq!(parts[1..3], ["22222222", verdict], "{line}");
+        assert!(line.contains(command), "{line}");
+    }
+    let last = plain.line();
     assert!(
-        last.contains("deny") && last.contains("/usr/bin/curl again"),
+        last.contains("55555555") && last.contains("deny") && last.contains("/usr/bin/curl again"),
         "{last}"
     );
     assert!(last.contains("token:gate"), "{last}");
+}
+
+#[tokio::test]
+async fn watching_begins_with_as_many_of_the_latest_events_as_are_asked_for() {
+    let place = filled().await;
+    let (_, head, _) = place.execgate(&["audit", "head", "--service", &place.url()]);
+    let head: u64 = head
+        .split(':')
+        .next()
+        .and_then(|position| position.parse().ok())
+        .expect("a position");
+    let first = |latest: &str| {
+        let mut watching = Watching::start(&place, &["--latest", latest, "--output", "json"]);
+        let line: serde_json::Value = serde_json::from_str(&watching.line()).expect("JSON");
+        line["change_position"].as_u64().expect("a position")
+    };
+    // All five are changes of execs. Of more than there are, the very first is the session's beginning.
+    assert_eq!(first("5"), head - 4);
+    assert_eq!(first("100000"), 2);
+    let url = place.url();
+    let (code, _, errors) = place.execgate(&["watch", "--service", &url, "--latest", "100001"]);
+    assert_eq!(code, 2, "{errors}");
 }
 
 #[tokio::test]

@@ -3,19 +3,24 @@
 use std::time::{Duration, Instant};
 
 use execgate::pb::audit::v1::{
-    ExecChange, ExecFilter, Outcome, WatchRequest, WatchResponse, watch_request, watch_response,
+    ExecChange, ExecFilter, GetHeadRequest, Outcome, WatchRequest, WatchResponse, watch_request,
+    watch_response,
 };
+use execgate::pb::v1::{self, session_request::Event};
 use tonic::Streaming;
 
 use crate::place::{ONE, PATIENCE, Place, TWO, filled};
 
-async fn watch(place: &Place, request: WatchRequest) -> Streaming<WatchResponse> {
+/// Shorter than the 15 seconds after which a watcher that there is nothing for gets a sign of life.
+const SOON: Duration = Duration::from_secs(10);
+
+pub(crate) async fn watch(place: &Place, request: WatchRequest) -> Streaming<WatchResponse> {
     let mut auditor = place.auditor().await;
     let watching = auditor.watch(place.showing("auditor", request)).await;
     watching.expect("a call").into_inner()
 }
 
-fn after(position: u64) -> WatchRequest {
+pub(crate) fn after(position: u64) -> WatchRequest {
     WatchRequest {
         start: Some(watch_request::Start::AfterPosition(position)),
         ..WatchRequest::default()
@@ -90,7 +95,6 @@ async fn a_filter_lets_through_what_fits_and_the_position_moves_on() {
     assert_eq!((change, &*session, exec), (ExecChange::Requested, TWO, 2));
     assert_eq!(next(&mut changes).await.1, ExecChange::Decided);
     let mut gate = place.gate("44444444444444444444444444444444").await;
-    gate.ask(1, "make").await.expect("an answer");
     let moved = async {
         loop {
             let response = changes.message().await.expect("open").expect("open");
@@ -99,9 +103,88 @@ async fn a_filter_lets_through_what_fits_and_the_position_moves_on() {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, moved)
+    // Something happens all the while: what is told where nothing does isn't waited for.
+    let busy = async {
+        for exec in 1.. {
+            gate.ask(exec, "make").await.expect("an answer");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let told = async {
+        tokio::select! {
+            () = moved => {}
+            () = busy => {}
+        }
+    };
+    tokio::time::timeout(PATIENCE, told)
         .await
         .expect("a position");
+}
+
+#[tokio::test]
+async fn who_watches_from_now_on_is_told_at_once_where_that_is() {
+    let place = filled().await;
+    // Nothing that happens fits.
+    let request = WatchRequest {
+        filter: Some(ExecFilter {
+            program: "nothing".to_owned(),
+            ..ExecFilter::default()
+        }),
+        ..WatchRequest::default()
+    };
+    let mut changes = watch(&place, request).await;
+    let mut gate = place.gate("44444444444444444444444444444444").await;
+    gate.ask(1, "make").await.expect("an answer");
+    let mut next = async || {
+        let message = tokio::time::timeout(PATIENCE, changes.message()).await;
+        let response = message.expect("a message").expect("open").expect("open");
+        assert_eq!(response.update, None);
+        response.position
+    };
+    // Two sessions' beginnings, 33 execs, of which 31 have three events and two have two.
+    let now = 2 + 31 * 3 + 2 * 2;
+    assert_eq!(next().await, now);
+    assert!(next().await > now);
+}
+
+/// Whoever reads up to the record's end, as `audit --export`, `replay` and `suggest` do, needs it: the last events
+/// may be none that there is anything to tell of.
+#[tokio::test]
+async fn who_watches_is_told_of_the_end_of_the_record_whatever_it_is() {
+    let place = filled().await;
+    let mut gate = place.gate("44444444444444444444444444444444").await;
+    gate.ask(1, "make").await.expect("an answer");
+    let ended = v1::SessionEnded::default();
+    gate.tell(Event::SessionEnded(ended)).await.expect("told");
+    gate.stored().await;
+    let mut auditor = place.auditor().await;
+    let head = auditor
+        .get_head(place.showing("auditor", GetHeadRequest {}))
+        .await
+        .expect("an answer")
+        .into_inner();
+    let head = head.head.expect("a head").position;
+    for program in ["", "git", "nothing"] {
+        let request = WatchRequest {
+            filter: Some(ExecFilter {
+                program: program.to_owned(),
+                ..ExecFilter::default()
+            }),
+            ..after(0)
+        };
+        let mut changes = watch(&place, request).await;
+        let reached = async {
+            let mut last = None;
+            while last != Some(head) {
+                let response = changes.message().await.expect("open").expect("open");
+                // It isn't told twice either: what comes again is a sign of life, and was waited for.
+                assert!(last.is_none_or(|last| response.position > last), "{last:?}");
+                last = Some(response.position);
+            }
+        };
+        let reached = tokio::time::timeout(SOON, reached).await;
+        reached.unwrap_or_else(|_| panic!("{program:?}: it waits for a sign of life"));
+    }
 }
 
 #[tokio::test]

@@ -47,8 +47,9 @@ const MOST_READERS: usize = 4;
 const PAGE_TIME: Duration = Duration::from_millis(250);
 /// How long a question may wait for its turn.
 const TURN: Duration = Duration::from_secs(10);
-/// Changes that may wait for a watcher that doesn't read them, and of one read.
-const QUEUED_CHANGES: usize = 64;
+/// Changes that may wait for a watcher that doesn't read them, each with what may be 64 KiB of every text of an exec; and
+/// of one read, which has a bound in bytes besides.
+const QUEUED_CHANGES: usize = 16;
 const CHANGES: usize = 256;
 /// How long a watcher hears nothing at most.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -276,6 +277,10 @@ impl Watcher {
 
     async fn tell(&mut self) -> Result<Gone, Status> {
         let mut connection = None;
+        // Where it begins may be nothing but now, and is where to go on after a call that broke before anything came.
+        if self.send(self.position, None).await.is_err() {
+            return Ok(Gone);
+        }
         loop {
             let head = self.head.borrow_and_update().position;
             if head <= self.position {
@@ -317,8 +322,9 @@ impl Watcher {
                     return Ok(Gone);
                 }
             }
-            let is_silent = found.found.is_empty();
+            let mut told = found.removed.unwrap_or(after);
             for change in found.found {
+                told = change.position;
                 let update = watch_response::Update::ExecChanged(ExecChanged {
                     change: change.kind.into(),
                     exec: Some(change.exec),
@@ -328,9 +334,10 @@ impl Watcher {
                 }
             }
             self.position = found.through;
-            // So that whoever calls again need not have all that didn't fit be looked at again.
-            if is_silent && self.changes.capacity() == QUEUED_CHANGES {
-                let _ = self.changes.try_send(Ok(response(self.position, None)));
+            // What the last events were may be nothing to tell. Whoever reads up to the store's head is to know that
+            // it has all, and whoever calls again need not have what didn't fit be looked at again.
+            if told < self.position && self.send(self.position, None).await.is_err() {
+                return Ok(Gone);
             }
             tokio::time::sleep(BREATH).await;
         }

@@ -279,20 +279,51 @@ fn gates_are_shown_where_they_are_known_and_can_be_asked_for() {
 
 #[test]
 fn a_tree_shows_descent() {
-    let directory = store();
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path()).expect("a store");
+    let mut sessions = [ONE, TWO].map(|id| Session::start(&store, id));
+    // As they came: what descends from another stands away from it, and the sessions are mixed.
+    for (session, exec, parent, file) in [
+        (0, 1, 0, "/bin/make"),
+        (1, 1, 7, "/bin/git"),
+        (0, 2, 0, "/bin/date"),
+        (0, 3, 1, "/bin/gcc"),
+        (1, 2, 1, "/bin/ssh"),
+        (0, 4, 3, "/bin/as"),
+        (0, 5, 1, "/bin/ar"),
+    ] {
+        let (run, verdict) = (v1::Action::Run, v1::DecisionCode::Verdict);
+        sessions[session].exec(exec, parent, file.as_bytes(), &[], run, verdict);
+    }
+    store.close();
     let tree = audit(directory.path(), &["--tree"]);
-    let order: Vec<_> = [
+    let mut column = 0;
+    let mut shown = Vec::new();
+    for line in tree.lines() {
+        if line.starts_with("session ") {
+            shown.push(line.get(.."session 0123".len()).expect("an id").to_owned());
+        } else if let Some(heading) = line.find("COMMAND") {
+            column = heading;
+        } else if let Some(command) = line.get(column..).filter(|line| !line.is_empty()) {
+            // Each under the heading, and as much to the right as it descends.
+            let program = command.trim_start();
+            let indent = command.len() - program.len();
+            let name = program.split(' ').next().unwrap_or_default();
+            shown.push(format!("{}{name}", " ".repeat(indent)));
+        }
+    }
+    let expected = [
         "session 0123",
-        "/usr/bin/make all",
-        "  /usr/bin/gcc",
-        "/tmp/e",
+        "/bin/make",
+        "  /bin/gcc",
+        "    /bin/as",
+        "  /bin/ar",
+        "/bin/date",
         "session fedc",
-        "/usr/bin/git",
-    ]
-    .iter()
-    .map(|part| tree.find(part).unwrap_or_else(|| panic!("{part}: {tree}")))
-    .collect();
-    assert!(order.is_sorted(), "{tree}");
+        "/bin/git",
+        "  /bin/ssh",
+    ];
+    assert_eq!(shown, expected, "{tree}");
 }
 
 #[test]

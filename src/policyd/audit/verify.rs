@@ -77,7 +77,7 @@ fn write_text(found: &Verification, anchors: usize, out: &mut dyn Write) -> std:
     if found.headless_sessions > 0 {
         writeln!(
             out,
-            "not proven: gate, user and labels of {} sessions whose beginning was removed",
+            "not proven: what lists say of {} sessions whose beginning was removed, and no later event says",
             found.headless_sessions
         )?;
     }

@@ -49,6 +49,14 @@ fn filled() -> tempfile::TempDir {
     directory
 }
 
+/// A store as another is that nobody has open.
+fn copy_of(store: &tempfile::TempDir) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [from, to] = [store, &directory].map(|store| schema::file_in(store.path()));
+    std::fs::copy(from, to).expect("a copy");
+    directory
+}
+
 fn database(directory: &Path) -> Connection {
     Connection::open(schema::file_in(directory)).expect("the database")
 }
@@ -77,9 +85,6 @@ fn what_nobody_touched_is_intact_and_comes_by_its_anchors() {
     let again = verified(directory.path(), &[Link::BEGINNING, earlier, found.head]);
     assert_eq!(again.verified, Verified::Intact);
     assert_eq!(Link::parse(&found.head.to_string()), Ok(found.head));
-    for wrong in ["", "5", "x:00", "-1:00", "5:0g", ":"] {
-        assert!(Link::parse(wrong).is_err(), "{wrong}");
-    }
 
     let mut other = earlier;
     other.hash[0] ^= 1;
@@ -88,7 +93,46 @@ fn what_nobody_touched_is_intact_and_comes_by_its_anchors() {
 }
 
 #[test]
+fn a_link_is_a_position_and_a_whole_hash() {
+    let digits = "0a".repeat(32);
+    let hash = [10; 32];
+    for (text, position) in [
+        (format!("0:{digits}"), 0),
+        (format!("5:{digits}"), 5),
+        (format!("5:{}", digits.to_uppercase()), 5),
+    ] {
+        assert_eq!(Link::parse(&text), Ok(Link { position, hash }), "{text}");
+    }
+    // Each of them wrong in one way.
+    let (short, long) = (&digits[2..], format!("{digits}0a"));
+    for wrong in [
+        String::new(),
+        digits.clone(),
+        format!("5{digits}"),
+        format!(":{digits}"),
+        format!("x:{digits}"),
+        format!("-1:{digits}"),
+        format!(" 5:{digits}"),
+        format!("9223372036854775808:{digits}"),
+        "5:".to_owned(),
+        format!("5:{short}"),
+        format!("5:{short}0"),
+        format!("5:{digits}0"),
+        format!("5:{long}"),
+        format!("5:{short}0g"),
+        format!("5:{short}+a"),
+        format!("5:{short}\u{e9}"),
+        format!("5:{digits}\n"),
+    ] {
+        let says = Link::parse(&wrong).expect_err(&wrong);
+        assert!(says.contains("64 hexadecimal digits"), "{wrong:?}: {says}");
+    }
+}
+
+#[test]
+#[allow(clippy::too_many_lines, reason = "a row for each change")]
 fn whatever_is_changed_removed_or_added_shows_with_its_place() {
+    let original = filled();
     for (change, place) in [
         (
             "UPDATE events SET payload = x'00' WHERE position = 7",
@@ -153,6 +197,29 @@ fn whatever_is_changed_removed_or_added_shows_with_its_place() {
             None,
         ),
         ("DELETE FROM execs WHERE exec_id = 3", None),
+        // Hidden from whoever asks for the latest.
+        ("UPDATE execs SET received_ns = 1 WHERE exec_id = 3", None),
+        ("UPDATE execs SET position = NULL WHERE exec_id = 3", None),
+        ("UPDATE execs SET gate = 'token:b' WHERE exec_id = 3", None),
+        // As of an exec whose question isn't on record.
+        ("UPDATE execs SET program = NULL WHERE exec_id = 3", None),
+        (
+            "INSERT INTO execs (session_id, exec_id, received_ns, command_line, answer, position)
+             VALUES ('11111111111111111111111111111111', 99, 1, 'sudo rm -rf /', 'escalate', 50)",
+            None,
+        ),
+        ("UPDATE sessions SET received_ns = 1", None),
+        ("UPDATE sessions SET gate = 'token:b'", None),
+        // As of a session whose beginning was removed.
+        (
+            "UPDATE sessions SET first_position = 0, user_name = 'root'",
+            None,
+        ),
+        ("DELETE FROM session_labels", None),
+        (
+            "INSERT INTO lost_ranges VALUES ('11111111111111111111111111111111', 5, 6)",
+            None,
+        ),
         (
             "INSERT INTO execs (session_id, exec_id, received_ns, program, position)
              VALUES ('x', 1, 1, x'2f', 90)",
@@ -166,7 +233,7 @@ fn whatever_is_changed_removed_or_added_shows_with_its_place() {
         ),
         ("UPDATE session_labels SET value = '43'", None),
     ] {
-        let directory = filled();
+        let directory = copy_of(&original);
         database(directory.path())
             .execute_batch(change)
             .expect("a change");
@@ -188,7 +255,7 @@ fn what_is_cut_off_at_the_end_shows_by_an_anchor_alone() {
     database(directory.path())
         .execute_batch(
             "DELETE FROM events WHERE session_id LIKE '2%'; DELETE FROM execs WHERE session_id LIKE '2%';
-             DELETE FROM sessions WHERE session_id LIKE '2%'",
+             DELETE FROM sessions WHERE session_id LIKE '2%'; DELETE FROM session_labels WHERE session_id LIKE '2%'",
         )
         .expect("cut off");
     assert_eq!(verified(directory.path(), &[]).verified, Verified::Intact);
@@ -199,6 +266,16 @@ fn what_is_cut_off_at_the_end_shows_by_an_anchor_alone() {
 #[test]
 fn what_is_removed_for_its_age_leaves_a_chain_that_is_still_proven() {
     let directory = filled();
+    let link_at = |position: i64| {
+        let hash = "SELECT hash FROM events WHERE position = ?1";
+        let connection = database(directory.path());
+        let hash = connection.query_row(hash, [position], |row| row.get(0));
+        Link {
+            position,
+            hash: hash.expect("a hash"),
+        }
+    };
+    let (removed, last_removed) = (link_at(59), link_at(60));
     let (mut connection, lock) = schema::open_for_writing(directory.path()).expect("a store");
     // The first session, and half of the second, are old.
     let old = "UPDATE events SET received_ns = 0 WHERE position <= 60";
@@ -214,6 +291,18 @@ fn what_is_removed_for_its_age_leaves_a_chain_that_is_still_proven() {
     assert_eq!(found.verified, Verified::Intact);
     assert_eq!((found.start.position, found.head.position), (60, 87));
     assert_eq!((found.events, found.headless_sessions), (27, 1));
+    // An anchor of what was removed proves nothing any more, but for the last, behind which the chain begins.
+    let anchored = verified(directory.path(), &[last_removed]).verified;
+    assert_eq!(anchored, Verified::Intact);
+    let anchored = verified(directory.path(), &[last_removed, removed]).verified;
+    let Verified::Elsewhere { anchor, what } = anchored else {
+        panic!("{anchored:?}");
+    };
+    assert_eq!(anchor, removed);
+    assert!(
+        what.contains("removed for its age or for room, with all up to 60"),
+        "{what}"
+    );
     let count = |what: &str| {
         let connection = database(directory.path());
         connection.query_row(what, [], |row| row.get::<_, i64>(0))
@@ -242,6 +331,169 @@ fn what_is_removed_for_its_age_leaves_a_chain_that_is_still_proven() {
         found.verified,
         Verified::Broken { position: 71, .. }
     ));
+}
+
+/// Removes all that is stored up to a position, as if it were old.
+fn prune_through(directory: &Path, position: i64) {
+    let (mut connection, _lock) = schema::open_for_writing(directory).expect("a store");
+    let start = chain::start(&connection).expect("a beginning").position;
+    let old = "UPDATE events SET received_ns = 0 WHERE position <= ?1";
+    connection.execute(old, [position]).expect("made old");
+    let retention = Retention {
+        age: Some(Duration::from_secs(3_600)),
+        size: None,
+    };
+    let pruned = retention.prune(&mut connection, SystemTime::now());
+    assert_eq!(pruned.expect("removed"), Pruned::Done);
+    assert!(start < position);
+}
+
+fn lost(sequence: u64, first: u64, last: u64) -> v1::SessionRequest {
+    event(
+        sequence,
+        Event::EventsLost(v1::EventsLost {
+            first_sequence: first,
+            last_sequence: last,
+            count: last - first + 1,
+        }),
+    )
+}
+
+/// Opens a session once more, as what delivers the rest of it does.
+fn delivery(id: &str) -> v1::SessionRequest {
+    let mut opening = started(
+        0,
+        Some(v1::Resumption {
+            attempt: 2,
+            next_sequence: 90,
+            ..v1::Resumption::default()
+        }),
+    );
+    if let Some(Event::SessionStarted(started)) = &mut opening.event {
+        id.clone_into(&mut started.session_id);
+    }
+    opening
+}
+
+#[test]
+fn wherever_the_record_is_cut_lists_say_what_the_events_say_that_are_left() {
+    // Each event of two execs, of a session that ends, and is told of again.
+    let original = {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::open(directory.path()).expect("a store");
+        let mut journal = Journal::begin(&store, ONE, &gate("a"), started(1, None));
+        journal.record(requested(2, 1), Some(answer(1)));
+        journal.record(requested(3, 2), None);
+        journal.answered(answer(2));
+        journal.record(lost(5, 4, 5), None);
+        journal.record(decided(6, 1), None);
+        // The same execs again, and answers to them.
+        journal.record(requested(0, 2), None);
+        journal.answered(answer(2));
+        journal.answered(answer(2));
+        journal.record(decided(7, 2), None);
+        // A loss in which an event is that was stored by itself.
+        journal.record(lost(7, 6, 7), None);
+        let ended = Event::SessionEnded(v1::SessionEnded::default());
+        journal.record(event(8, ended), None);
+        let mut journal = Journal::begin(&store, ONE, &gate("a"), delivery(ONE));
+        journal.record(decided(90, 1), None);
+        journal.record(lost(92, 92, 92), None);
+        store.close();
+        directory
+    };
+    let events = verified(original.path(), &[]).head.position;
+    assert_eq!(events, 15);
+    for through in 1..=events {
+        let directory = copy_of(&original);
+        prune_through(directory.path(), through);
+        let found = verified(directory.path(), &[]);
+        assert_eq!(found.verified, Verified::Intact, "up to {through}");
+        let is_cut = through < events;
+        assert_eq!(
+            found.headless_sessions,
+            u64::from(is_cut),
+            "up to {through}"
+        );
+        if is_cut && through + 1 < events {
+            prune_through(directory.path(), through + 1);
+            let found = verified(directory.path(), &[]).verified;
+            assert_eq!(found, Verified::Intact, "up to {through}, and one more");
+        }
+        // What the last events say is proven all the same.
+        if [3, 9, 13].contains(&through) {
+            for change in [
+                "DELETE FROM lost_ranges",
+                "UPDATE execs SET action = 'run' WHERE exec_id = 1",
+                "DELETE FROM execs",
+                "DELETE FROM sessions",
+                "INSERT INTO sessions (session_id, received_ns, calls, labels, first_position)
+                 VALUES ('x', 1, 1, '{}', 1)",
+                "INSERT INTO execs (session_id, exec_id, received_ns, position)
+                 SELECT session_id, 9, 1, 1 FROM sessions",
+            ] {
+                let directory = copy_of(&original);
+                prune_through(directory.path(), through);
+                let changed = database(directory.path()).execute_batch(change);
+                changed.expect("a change");
+                let found = verified(directory.path(), &[]).verified;
+                let is_found = matches!(found, Verified::Differs { .. });
+                assert!(is_found, "up to {through}: {change}: {found:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_loss_that_no_list_has_any_more_shows() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path()).expect("a store");
+    let mut journal = Journal::begin(&store, ONE, &gate("a"), started(1, None));
+    journal.record(lost(4, 2, 4), None);
+    store.close();
+    assert_eq!(verified(directory.path(), &[]).verified, Verified::Intact);
+    let removed = database(directory.path()).execute_batch("DELETE FROM lost_ranges");
+    removed.expect("a change");
+    let found = verified(directory.path(), &[]).verified;
+    let Verified::Differs { what } = found else {
+        panic!("{found:?}");
+    };
+    assert_eq!(
+        what,
+        format!("session {ONE} is listed with other lost events than its events say")
+    );
+}
+
+#[test]
+fn a_store_of_the_fifth_version_gets_lists_that_its_events_prove() {
+    let directory = filled();
+    // Of a loss that had another event's sequence, and of an exec whose question was removed, events said nothing.
+    prune_through(directory.path(), 2);
+    database(directory.path())
+        .execute_batch(
+            "INSERT INTO lost_ranges VALUES ('11111111111111111111111111111111', 7, 8);
+             DELETE FROM execs WHERE exec_id = 1 AND session_id LIKE '1%';
+             ALTER TABLE sessions DROP COLUMN first_position;
+             DROP INDEX events_by_exec;
+             DROP INDEX beginnings;
+             PRAGMA user_version = 5",
+        )
+        .expect("made old");
+    Store::open(directory.path()).expect("a store").close();
+    let found = verified(directory.path(), &[]);
+    assert_eq!(found.verified, Verified::Intact);
+    assert_eq!(found.headless_sessions, 1);
+    let count = |what: &str| {
+        let connection = database(directory.path());
+        connection
+            .query_row(what, [], |row| row.get::<_, i64>(0))
+            .expect("a number")
+    };
+    let kept = "SELECT count(*) FROM lost_ranges WHERE first_sequence = 7 AND last_sequence = 8";
+    assert_eq!(count(kept), 1);
+    let decided =
+        "SELECT count(*) FROM execs WHERE exec_id = 1 AND program IS NULL AND action = 'deny'";
+    assert_eq!(count(decided), 1);
 }
 
 #[test]
@@ -291,7 +543,8 @@ fn a_store_without_a_chain_gets_one_and_loses_nothing() {
         answer_reason, answer_rule, action, code, rule, gate FROM execs ORDER BY session_id, exec_id";
     let events = "SELECT session_id, sequence, kind, exec_id, received_ns, payload FROM events
         WHERE sequence IS NOT NULL ORDER BY session_id, sequence";
-    let sessions = "SELECT * FROM sessions ORDER BY session_id";
+    let sessions = "SELECT session_id, started_ns, received_ns, calls, hostname, user_name, labels, gate, ended_ns,
+        end_reason, exit_code FROM sessions ORDER BY session_id";
     let before = [execs, events, sessions].map(everything);
     database(directory.path())
         .execute_batch(MADE_OLD)

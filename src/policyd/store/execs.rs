@@ -100,7 +100,7 @@ pub(super) struct Execs<'a> {
 struct ExecRow<'a> {
     exec_id: u64,
     first: Place<'a>,
-    /// The question, and the sequence and the time that it was first asked with.
+    /// The latest question, its sequence and its time.
     requested: Option<(&'a v1::ExecRequested, Option<i64>, Option<i64>)>,
     withdrawn: Option<&'a v1::ExecWithdrawn>,
     decided: Option<(&'a v1::ExecDecided, Place<'a>)>,
@@ -146,9 +146,9 @@ impl<'a> Execs<'a> {
     ) {
         let row = self.row(place, exec.exec_id);
         let sequence = Some(sequence).filter(|sequence| *sequence != 0);
-        let earlier = row.requested.map(|(_, sequence, time)| (sequence, time));
-        let (first, time) = earlier.unwrap_or_default();
-        row.requested = Some((exec, first.or(sequence.map(number)), time.or(place.time)));
+        row.requested = Some((exec, sequence.map(number), place.time));
+        // What was answered before was answered to another question, which may have been about another command.
+        row.answered = None;
     }
 
     pub(super) fn withdrawn(&mut self, place: Place<'a>, exec: &'a v1::ExecWithdrawn) {
@@ -243,11 +243,7 @@ fn statement(parts: Parts) -> &'static str {
         let updates: Vec<_> = columns
             .iter()
             .map(|column| match *column {
-                // An exec may be asked about again, under another number.
-                "request_sequence" | "requested_ns" => {
-                    format!("{column} = coalesce({column}, excluded.{column})")
-                }
-                "answers" => "answers = answers + excluded.answers".to_owned(),
+                "answers" if !parts[REQUESTED] => "answers = answers + excluded.answers".to_owned(),
                 column => format!("{column} = excluded.{column}"),
             })
             .collect();
@@ -269,7 +265,8 @@ impl ExecRow<'_> {
         parts[WITHDRAWN] = self.withdrawn.is_some();
         parts[DECIDED] = self.decided.is_some();
         parts[FINISHED] = self.finished.is_some();
-        parts[ANSWERED] = self.answered.is_some();
+        // A question takes the place of the one before it, and of what that was answered.
+        parts[ANSWERED] = self.answered.is_some() || self.requested.is_some();
         parts
     }
 
@@ -308,6 +305,9 @@ impl ExecRow<'_> {
         }
         if let Some(answered) = self.answered {
             answered.values(&mut values);
+        } else if self.requested.is_some() {
+            values.push(integer(0));
+            values.extend(PARTS[ANSWERED].iter().skip(1).map(|_| optional(None)));
         }
         values
     }

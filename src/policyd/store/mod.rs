@@ -279,11 +279,11 @@ impl Store {
         })
     }
 
-    /// When a session ended, by its gate's clock, if the record says that it did. Blocks.
+    /// When a session ended, by its gate's clock, and why, if the record says that it did. Blocks.
     ///
     /// # Errors
     /// When it can't be read.
-    pub(super) fn ended(&self, session: &str) -> Result<Option<SystemTime>, StoreError> {
+    pub(super) fn ended(&self, session: &str) -> Result<Option<(SystemTime, String)>, StoreError> {
         schema::ended(&open_for_reading(self.directory())?, session).map_err(|source| {
             StoreError::Open {
                 path: self.shared.path.clone(),
@@ -677,7 +677,17 @@ impl Writer {
             .retention
             .prune(&mut self.connection, SystemTime::now());
         match pruned {
-            Ok(pruned) => self.is_pruning = pruned == Pruned::More,
+            Ok(pruned) => {
+                self.is_pruning = pruned == Pruned::More;
+                // That it was done is an event. Should it not be read now, the next commit tells of it.
+                if let Ok(head) = chain::head(&self.connection) {
+                    self.reached.send_if_modified(|reached| {
+                        let is_new = *reached != head;
+                        *reached = head;
+                        is_new
+                    });
+                }
+            }
             Err(error) => {
                 self.is_pruning = false;
                 if let Some(held_back) = FAILURES.admit() {

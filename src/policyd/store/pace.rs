@@ -74,6 +74,10 @@ mod tests {
             }
             asked += answers.get();
             assert!(slept >= REST * rests * STEP, "{slept:?}");
+            // What it doesn't rest is left of all that it may.
+            let rested = REST_IN_ALL.saturating_sub(pace.left);
+            assert!(rested >= REST * rests * STEP, "{rested:?}");
+            assert_eq!(rested.is_zero(), rests == 0, "{rested:?}");
         }
         assert_eq!(asked, 6);
     }

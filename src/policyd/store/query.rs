@@ -83,7 +83,13 @@ pub(crate) fn page(
                 return Ok(page);
             }
             bytes += size;
+            let position = number(exec.position);
             page.execs.push(exec);
+            // What only events have is read one by one.
+            if want.arguments == Arguments::Read && started.elapsed() >= want.within {
+                page.next = Some(position);
+                return Ok(page);
+            }
         }
         if let Some(reached) = next
             && is_barren

@@ -45,7 +45,7 @@ fn complete_with(
     if let Some(answer) = &mut exec.answer
         && answer.verdict == "escalate"
     {
-        let latest = if answer.answer_count > 1 {
+        let latest = if answer.answer_count > 1 || answered.is_none() {
             answered_again(connection, &exec.session_id, exec.exec_id)?
         } else {
             answered
@@ -61,16 +61,18 @@ fn event(payload: &[u8]) -> Option<Event> {
         .and_then(|request| request.event)
 }
 
-/// What was asked, and the first answer.
+/// The latest question, which is what lists tell of, and the first answer to it.
 fn question(
     connection: &Connection,
     exec: &Exec,
 ) -> rusqlite::Result<(Option<v1::ExecRequested>, Option<StoredAnswer>)> {
     let found = connection
         .prepare_cached(
-            "SELECT e.payload, e.answer FROM execs x JOIN events e
-                 ON e.session_id = x.session_id AND e.sequence = x.request_sequence
-             WHERE x.session_id = ?1 AND x.exec_id = ?2",
+            "SELECT payload, answer FROM events WHERE position = max(
+                 coalesce((SELECT max(position) FROM events WHERE session_id = ?1 AND exec_id = ?2
+                     AND kind = 'exec-requested'), 0),
+                 coalesce((SELECT max(position) FROM events WHERE session_id = ?1 AND exec_id = ?2
+                     AND kind = 'exec-reused'), 0))",
         )?
         .query_row((&exec.session_id, number(exec.exec_id)), |row| {
             let request = event(row.get_ref(0)?.as_blob()?);
@@ -96,8 +98,9 @@ fn answered_again(
 ) -> rusqlite::Result<Option<StoredAnswer>> {
     let stored: Option<Vec<u8>> = connection
         .prepare_cached(
-            "SELECT answer FROM events WHERE session_id = ?1 AND sequence IS NULL
-                 AND kind = 'exec-answered' AND exec_id = ?2 ORDER BY position DESC LIMIT 1",
+            "SELECT answer FROM events INDEXED BY events_by_exec
+             WHERE session_id = ?1 AND exec_id = ?2 AND kind = 'exec-answered'
+             ORDER BY position DESC LIMIT 1",
         )?
         .query_row((session, number(exec_id)), |row| row.get(0))
         .optional()?
@@ -117,14 +120,16 @@ fn environment_difference(
     connection: &Connection,
     exec: &Exec,
 ) -> rusqlite::Result<Option<v1::EnvironmentDifference>> {
-    // A little behind the question, as a rule.
+    let decision = exec.decision.as_ref();
+    if decision.is_none_or(|decision| decision.verdict != "escalate") {
+        return Ok(None);
+    }
+    // The latest, which is what lists tell of.
     let found = connection
         .prepare_cached(
-            "SELECT e.payload FROM execs x JOIN events e
-                 ON e.session_id = x.session_id AND e.sequence > x.request_sequence
-             WHERE x.session_id = ?1 AND x.exec_id = ?2 AND x.action = 'escalate'
-                 AND e.kind = 'exec-decided' AND e.exec_id = x.exec_id
-             ORDER BY e.sequence LIMIT 1",
+            "SELECT payload FROM events INDEXED BY events_by_exec
+             WHERE session_id = ?1 AND exec_id = ?2 AND kind = 'exec-decided'
+             ORDER BY position DESC LIMIT 1",
         )?
         .query_row((&exec.session_id, number(exec.exec_id)), |row| {
             Ok(event(row.get_ref(0)?.as_blob()?))
@@ -144,8 +149,8 @@ pub(super) fn beginning(
 ) -> rusqlite::Result<Option<v1::SessionStarted>> {
     let first = "SELECT payload FROM events WHERE session_id = ?1 AND sequence = 1";
     // What goes on with a session says again what its beginning said.
-    let later = "SELECT payload FROM events
-         WHERE session_id = ?1 AND sequence IS NULL AND kind = 'session-started' LIMIT 1";
+    let later = "SELECT payload FROM events INDEXED BY beginnings
+         WHERE session_id = ?1 AND kind = 'session-started' ORDER BY position LIMIT 1";
     for query in [first, later] {
         let found = connection
             .prepare_cached(query)?

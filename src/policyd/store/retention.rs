@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
-use rusqlite::{Connection, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 use super::chain::{self, Entry, Link, PRUNED};
 use super::schema;
 use super::verify::pruned_payload;
+use crate::policyd::identity::GateIdentity;
 
 /// Most events that are removed in one transaction: what comes meanwhile waits for it.
 const STEP: i64 = 2_048;
@@ -108,10 +109,15 @@ fn remove(
     };
     let mut head = chain::head(transaction)?;
     note.append(transaction, &mut head)?;
-    for table in ["events", "execs"] {
-        transaction
-            .prepare_cached(&format!("DELETE FROM {table} WHERE position <= ?1"))?
-            .execute([through.position])?;
+    transaction
+        .prepare_cached("DELETE FROM events WHERE position <= ?1")?
+        .execute([through.position])?;
+    let cut: Vec<(String, i64)> = transaction
+        .prepare_cached("DELETE FROM execs WHERE position <= ?1 RETURNING session_id, exec_id")?
+        .query_map([through.position], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<Result<_, _>>()?;
+    for (session, exec_id) in &cut {
+        make_anew(transaction, session, *exec_id)?;
     }
     for session in sessions {
         for table in ["session_labels", "lost_ranges", "sessions"] {
@@ -129,6 +135,82 @@ fn remove(
         "INSERT INTO chain_start VALUES (?1, ?2)",
         params![through.position, through.hash],
     )?;
+    Ok(())
+}
+
+/// Kinds of events that make an exec's row; questions first.
+const KINDS: [&str; 5] = [
+    "exec-requested",
+    "exec-reused",
+    "exec-withdrawn",
+    "exec-decided",
+    "exec-finished",
+];
+const QUESTIONS: usize = 2;
+
+/// Makes the row of an exec, the first events of which were removed, of those that are left: what `verify` makes of all
+/// of them. Of each kind the latest stands, so no others are looked at, however many there are.
+fn make_anew(transaction: &Transaction<'_>, session: &str, exec_id: i64) -> rusqlite::Result<()> {
+    let mut positions = BTreeSet::new();
+    let (mut first, mut asked) = (i64::MAX, None);
+    for (number, kind) in KINDS.into_iter().enumerate() {
+        let (earliest, latest): (Option<i64>, Option<i64>) = transaction
+            .prepare_cached(
+                "SELECT (SELECT min(position) FROM events
+                         WHERE session_id = ?1 AND exec_id = ?2 AND kind = ?3),
+                     (SELECT max(position) FROM events
+                         WHERE session_id = ?1 AND exec_id = ?2 AND kind = ?3)",
+            )?
+            .query_row(params![session, exec_id, kind], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })?;
+        if let (Some(earliest), Some(latest)) = (earliest, latest) {
+            positions.insert(latest);
+            first = first.min(earliest);
+            if number < QUESTIONS {
+                asked = asked.max(Some(latest));
+            }
+        }
+    }
+    if positions.is_empty() {
+        return Ok(());
+    }
+    // It says when the exec was first heard of.
+    positions.insert(first);
+    let (answers, answered): (i64, Option<i64>) = transaction
+        .prepare_cached(
+            "SELECT count(*), max(position) FROM events INDEXED BY events_by_exec
+             WHERE session_id = ?1 AND exec_id = ?2 AND kind = 'exec-answered' AND position > ?3",
+        )?
+        .query_row(params![session, exec_id, asked.unwrap_or(first)], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?;
+    positions.extend(answered);
+    let gate = transaction
+        .prepare_cached("SELECT gate FROM sessions WHERE session_id = ?1")?
+        .query_row([session], |row| row.get::<_, Option<String>>(0))
+        .optional()?
+        .flatten()
+        .map(GateIdentity::from);
+    for position in positions {
+        transaction
+            .prepare_cached(&format!(
+                "SELECT {} FROM events WHERE position = ?1",
+                Entry::COLUMNS
+            ))?
+            .query_row([position], |row| {
+                Entry::with_read(row, |entry, stored| {
+                    schema::replay(transaction, entry, stored.position, gate.as_ref())
+                })
+            })??;
+    }
+    if answers > 1 {
+        transaction
+            .prepare_cached(
+                "UPDATE execs SET answers = answers + ?3 WHERE session_id = ?1 AND exec_id = ?2",
+            )?
+            .execute(params![session, exec_id, answers - 1])?;
+    }
     Ok(())
 }
 

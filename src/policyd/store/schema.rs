@@ -19,7 +19,7 @@ use crate::policyd::identity::GateIdentity;
 use crate::policyd::text;
 
 /// The version of the tables below.
-const SCHEMA_VERSION: i64 = 5;
+const SCHEMA_VERSION: i64 = 6;
 /// Marks a database as one of ours: "EXGP".
 const APPLICATION_ID: i64 = 0x4558_4750;
 /// The database, inside the data directory.
@@ -34,6 +34,8 @@ const CACHE_KIBIBYTES: i64 = -(64 << 10);
 const CHECKPOINT_PAGES: i64 = 4_000;
 /// Statements that are kept prepared.
 const STATEMENTS: usize = 64;
+/// Most ranges of lost events that are kept of one session, each with its place.
+const MOST_LOST_RANGES: i64 = 1_024;
 /// Longest command line that is kept as text, for people; the event has all of it.
 pub(super) const COMMAND_LINE_LIMIT: usize = 4096;
 
@@ -63,7 +65,8 @@ CREATE TABLE sessions (
     gate            TEXT,
     terminated_by   TEXT,
     termination_reason TEXT,
-    terminated_ns   INTEGER
+    terminated_ns   INTEGER,
+    first_position  INTEGER
 );
 CREATE TABLE lost_ranges (
     session_id      TEXT NOT NULL,
@@ -146,6 +149,8 @@ CREATE TABLE events (
     hash            BLOB NOT NULL,
     UNIQUE (session_id, sequence)
 );
+CREATE INDEX events_by_exec ON events (session_id, exec_id, kind) WHERE exec_id IS NOT NULL;
+CREATE INDEX beginnings ON events (session_id) WHERE kind = 'session-started';
 CREATE TABLE chain_start (
     position        INTEGER NOT NULL,
     hash            BLOB NOT NULL
@@ -287,21 +292,34 @@ pub(super) fn highest(connection: &Connection, session: &str) -> rusqlite::Resul
         .map(|highest| highest.map_or(0, i64::cast_unsigned))
 }
 
-/// When a session ended, if it did.
+/// When a session ended, and why, if it did.
 pub(super) fn ended(
     connection: &Connection,
     session: &str,
-) -> rusqlite::Result<Option<SystemTime>> {
+) -> rusqlite::Result<Option<(SystemTime, String)>> {
     connection
         .query_row(
-            "SELECT ended_ns FROM sessions WHERE session_id = ?1",
+            "SELECT ended_ns, end_reason FROM sessions WHERE session_id = ?1",
             [session],
-            |row| row.get::<_, Option<i64>>(0),
+            |row| {
+                Ok((
+                    row.get::<_, Option<i64>>(0)?,
+                    row.get::<_, Option<String>>(1)?,
+                ))
+            },
         )
         .optional()
         .map(|found| {
-            let ended = Duration::from_nanos(found.flatten()?.unsigned_abs());
-            SystemTime::UNIX_EPOCH.checked_add(ended)
+            let (ended, reason) = found?;
+            let ended = ended?;
+            let apart = Duration::from_nanos(ended.unsigned_abs());
+            // The gate's clock may have been before 1970.
+            let ended = if ended < 0 {
+                SystemTime::UNIX_EPOCH.checked_sub(apart)?
+            } else {
+                SystemTime::UNIX_EPOCH.checked_add(apart)?
+            };
+            Some((ended, reason.unwrap_or_default()))
         })
 }
 
@@ -429,7 +447,9 @@ pub(super) enum Written {
     Foreign(GateIdentity),
 }
 
-/// Writes one event. A repeat, known by its session and sequence, changes nothing but the answer.
+/// Writes one event. A repeat, known by its session and sequence, changes nothing but the answer. A loss or a question
+/// that has another's sequence is stored without one where lists would tell of it: they are made of nothing that isn't
+/// stored.
 pub(super) fn write<'a>(
     transaction: &Transaction<'_>,
     execs: &mut Execs<'a>,
@@ -475,8 +495,14 @@ pub(super) fn write<'a>(
         payload: &payload,
         answer: answer.as_deref(),
     };
-    let is_repeat = !entry.append(transaction, head)?;
-    if is_repeat && answer.is_some() {
+    let mut is_repeat = !entry.append(transaction, head)?;
+    if is_repeat && says_otherwise(transaction, row)? {
+        let apart = Entry {
+            sequence: None,
+            ..entry
+        };
+        is_repeat = !apart.append(transaction, head)?;
+    } else if is_repeat && answer.is_some() {
         // The question has been asked again, and answered again.
         let again = Entry {
             sequence: None,
@@ -496,6 +522,65 @@ pub(super) fn write<'a>(
         Repeat::of(is_repeat),
     )?;
     Ok(Written::Done)
+}
+
+/// Whether an event isn't the stored one that has its sequence, and is to be stored all the same: a loss has the sequence
+/// of an event that may have been stored by itself, and a question about an exec that is listed has an answer, which would
+/// be taken for one to the question before it.
+fn says_otherwise(transaction: &Transaction<'_>, row: &Row<'_>) -> rusqlite::Result<bool> {
+    let request = row.request;
+    let may_be = match &request.event {
+        Some(Event::EventsLost(_)) => true,
+        Some(Event::ExecRequested(exec)) => transaction
+            .prepare_cached(
+                "SELECT EXISTS (SELECT 1 FROM events WHERE session_id = ?1 AND exec_id = ?2)",
+            )?
+            .query_row(params![row.session, number(exec.exec_id)], |row| row.get(0))?,
+        _ => false,
+    };
+    if !may_be {
+        return Ok(false);
+    }
+    let stored: Option<Vec<u8>> = transaction
+        .prepare_cached("SELECT payload FROM events WHERE session_id = ?1 AND sequence = ?2")?
+        .query_row(params![row.session, number(request.sequence)], |row| {
+            row.get(0)
+        })
+        .optional()?;
+    let stored = stored.and_then(|stored| v1::SessionRequest::decode(&stored[..]).ok());
+    Ok(stored.is_none_or(|stored| stored.event != request.event))
+}
+
+/// Writes into the tables what an event says that is stored at this position.
+pub(super) fn replay(
+    transaction: &Transaction<'_>,
+    entry: &Entry<'_>,
+    position: i64,
+    gate: Option<&GateIdentity>,
+) -> rusqlite::Result<()> {
+    // What can't be read any more stays in the record all the same.
+    let request = v1::SessionRequest::decode(entry.payload).unwrap_or_default();
+    let answer = entry
+        .answer
+        .and_then(|answer| StoredAnswer::decode(answer).ok());
+    let row = Row {
+        session: entry.session,
+        gate,
+        request: &request,
+        answer: answer.as_ref(),
+        received: SystemTime::UNIX_EPOCH,
+    };
+    let mut execs = Execs::default();
+    tables(
+        transaction,
+        &mut execs,
+        position,
+        &row,
+        entry.time,
+        entry.received,
+        Repeat::No,
+    )?;
+    execs.write(transaction, || ())
 }
 
 /// Whether an event is in the record already.
@@ -535,7 +620,7 @@ pub(super) fn tables<'a>(
     if repeat == Repeat::No {
         match &request.event {
             Some(Event::SessionStarted(started)) => {
-                session_started(transaction, row, started, received)?;
+                session_started(transaction, row, started, received, position)?;
             }
             Some(Event::ExecRequested(exec)) => execs.requested(place, exec, request.sequence),
             Some(Event::ExecReused(reused)) => {
@@ -547,12 +632,9 @@ pub(super) fn tables<'a>(
             Some(Event::ExecDecided(exec)) => execs.decided(place, exec),
             Some(Event::ExecFinished(exec)) => execs.finished(place, exec),
             Some(Event::SessionEnded(ended)) => session_ended(transaction, row, ended, time)?,
-            // Below: it has the sequence of an event that may have been stored by itself.
-            Some(Event::EventsLost(_)) | None => {}
+            Some(Event::EventsLost(lost)) => events_lost(transaction, row.session, lost)?,
+            None => {}
         }
-    }
-    if let Some(Event::EventsLost(lost)) = &request.event {
-        events_lost(transaction, row.session, lost)?;
     }
     if let Some(answer) = row.answer {
         execs.answered(transaction, place, answer)?;
@@ -577,6 +659,7 @@ fn session_started(
     row: &Row<'_>,
     started: &v1::SessionStarted,
     received: i64,
+    position: i64,
 ) -> rusqlite::Result<()> {
     let gate = started.gate.clone().unwrap_or_default();
     let sandbox = started.sandbox.clone().unwrap_or_default();
@@ -590,8 +673,8 @@ fn session_started(
             "INSERT INTO sessions
                  (session_id, started_ns, received_ns, calls, hostname, platform, gate_version,
                   user_id, group_id, user_name, workdir, command_line, labels, sandbox, enforcement,
-                  gate)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
+                  gate, first_position)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
              ON CONFLICT (session_id) DO UPDATE SET
                  calls = max(calls, excluded.calls), gate = coalesce(gate, excluded.gate)",
         )?
@@ -616,6 +699,7 @@ fn session_started(
             sandbox.backend,
             enum_name(sandbox.enforcement().as_str_name(), "ENFORCEMENT_"),
             row.gate.map(GateIdentity::as_str),
+            position,
         ])?;
     for (key, value) in labels {
         transaction
@@ -674,32 +758,69 @@ fn session_terminated(
     Ok(())
 }
 
-/// Ranges of losses may repeat and overlap: kept as their union.
+/// Ranges of losses may repeat and overlap: kept as their union. No two of those that are kept overlap, so those that
+/// a new one does are neighbours.
+///
+/// Where there are too many, a further one is joined with its neighbour: of the numbers between them those that are on
+/// record count as stored all the same. However it is joined, each range that was told lies in one that is kept.
 fn events_lost(
     transaction: &Transaction<'_>,
     session: &str,
     loss: &v1::EventsLost,
 ) -> rusqlite::Result<()> {
-    const OVERLAPPING: &str = "session_id = ?1 AND first_sequence <= ?3 AND last_sequence >= ?2";
     let bounded = |sequence: u64| i64::try_from(sequence).unwrap_or(i64::MAX);
-    let (first, last) = (bounded(loss.first_sequence), bounded(loss.last_sequence));
+    let (mut first, mut last) = (bounded(loss.first_sequence), bounded(loss.last_sequence));
     if first > last {
         return Ok(());
     }
-    let (first, last): (i64, i64) = transaction
-        .prepare_cached(&format!(
-            "SELECT min(?2, coalesce(min(first_sequence), ?2)),
-                    max(?3, coalesce(max(last_sequence), ?3))
-             FROM lost_ranges WHERE {OVERLAPPING}"
-        ))?
-        .query_row(params![session, first, last], |row| {
-            Ok((row.get(0)?, row.get(1)?))
-        })?;
+    let range = |query: &str, place: i64| {
+        transaction
+            .prepare_cached(query)?
+            .query_row(params![session, place], |row| {
+                Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?))
+            })
+            .optional()
+    };
+    // That which begins last, of those that begin no later than this ends: if it doesn't overlap, none does.
+    let below = range(
+        "SELECT first_sequence, last_sequence FROM lost_ranges
+         WHERE session_id = ?1 AND first_sequence <= ?2 ORDER BY first_sequence DESC LIMIT 1",
+        last,
+    )?;
+    if let Some((_, end)) = below.filter(|(_, end)| *end >= first) {
+        last = last.max(end);
+        let around = range(
+            "SELECT first_sequence, last_sequence FROM lost_ranges
+             WHERE session_id = ?1 AND first_sequence <= ?2 ORDER BY first_sequence DESC LIMIT 1",
+            first,
+        )?;
+        if let Some((begin, _)) = around.filter(|(_, end)| *end >= first) {
+            first = begin;
+        }
+    } else if lost_ranges(transaction, session)? >= MOST_LOST_RANGES {
+        if let Some((begin, _)) = below {
+            first = begin;
+        } else if let Some((_, end)) = range(
+            "SELECT first_sequence, last_sequence FROM lost_ranges
+             WHERE session_id = ?1 AND first_sequence > ?2 ORDER BY first_sequence LIMIT 1",
+            last,
+        )? {
+            last = end;
+        }
+    }
     transaction
-        .prepare_cached(&format!("DELETE FROM lost_ranges WHERE {OVERLAPPING}"))?
+        .prepare_cached(
+            "DELETE FROM lost_ranges WHERE session_id = ?1 AND first_sequence BETWEEN ?2 AND ?3",
+        )?
         .execute(params![session, first, last])?;
     transaction
         .prepare_cached("INSERT INTO lost_ranges VALUES (?1, ?2, ?3)")?
         .execute(params![session, first, last])?;
     Ok(())
+}
+
+fn lost_ranges(transaction: &Transaction<'_>, session: &str) -> rusqlite::Result<i64> {
+    transaction
+        .prepare_cached("SELECT count(*) FROM lost_ranges WHERE session_id = ?1")?
+        .query_row([session], |row| row.get(0))
 }

@@ -117,11 +117,152 @@ fn losses_are_counted_once_however_they_are_told() {
     // One that takes up the others, and an event that was stored.
     journal.record(lost(8, 2, 8), None);
     journal.record(lost(20, 20, 20), None);
+    // Two that each begin or end within the one before them.
+    journal.record(lost(34, 30, 34), None);
+    journal.record(lost(36, 33, 36), None);
+    journal.record(lost(31, 28, 31), None);
+    // And one that only touches it.
+    journal.record(lost(38, 37, 38), None);
     store.close();
     let sum = "SELECT lost_events FROM losses";
-    assert_eq!(count(directory.path(), sum), 6 + 1);
+    assert_eq!(count(directory.path(), sum), 6 + 1 + 9 + 2);
     let ranges = "SELECT count(*) FROM lost_ranges";
-    assert_eq!(count(directory.path(), ranges), 2);
+    assert_eq!(count(directory.path(), ranges), 4);
+    let joined =
+        "SELECT count(*) FROM lost_ranges WHERE first_sequence = 28 AND last_sequence = 36";
+    assert_eq!(count(directory.path(), joined), 1);
+}
+
+#[test]
+fn losses_in_more_places_than_are_kept_are_counted_all_the_same() {
+    for is_ascending in [true, false] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::open(directory.path()).expect("a store");
+        let mut journal = Journal::begin(&store, SESSION, &gate("a"), started(1, None));
+        let all: i64 = 1_100;
+        for place in 1..=all.cast_unsigned() {
+            let place = if is_ascending {
+                place
+            } else {
+                all.cast_unsigned() + 1 - place
+            };
+            // Each second event is stored, and those between are lost.
+            journal.record(requested(2 * place, place), None);
+            journal.record(lost(2 * place + 1, 2 * place + 1, 2 * place + 1), None);
+        }
+        store.close();
+        let ranges = "SELECT count(*) FROM lost_ranges";
+        assert_eq!(count(directory.path(), ranges), 1_024);
+        assert_eq!(
+            count(directory.path(), "SELECT lost_events FROM losses"),
+            all
+        );
+        let verified = verify(directory.path(), &[]).expect("read").verified;
+        assert_eq!(verified, Verified::Intact);
+    }
+}
+
+/// A question about a program, and what is answered.
+fn asked(
+    sequence: u64,
+    program: &'static str,
+    decision: v1::verdict::Decision,
+) -> (v1::SessionRequest, StoredAnswer) {
+    let question = Event::ExecRequested(v1::ExecRequested {
+        exec_id: 1,
+        file: program.as_bytes().into(),
+        arguments: vec![program.as_bytes().into()],
+        ..v1::ExecRequested::default()
+    });
+    let verdict = v1::Verdict {
+        exec_id: 1,
+        decision: Some(decision),
+        ..v1::Verdict::default()
+    };
+    (event(sequence, question), verdict.into())
+}
+
+#[test]
+fn a_verdict_is_put_down_to_the_command_that_it_was_given_to() {
+    use v1::verdict::Decision;
+    let denied = || Decision::Deny(v1::Deny::default());
+    // The second question has its own sequence, none, and that of the first.
+    for sequence in [3, 0, 2] {
+        for is_answered in [true, false] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let store = Store::open(directory.path()).expect("a store");
+            let mut journal = Journal::begin(&store, SESSION, &gate("a"), started(1, None));
+            let (question, answer) = asked(2, "/bin/nope", denied());
+            journal.record(question, Some(answer.clone()));
+            journal.answered(answer);
+            let (question, answer) = asked(sequence, "/bin/ls", Decision::Run(v1::Run {}));
+            journal.record(question, Some(answer).filter(|_| is_answered));
+            store.close();
+            let connection = open_for_reading(directory.path()).expect("a store");
+            let want = Want {
+                execs: 9,
+                arguments: Arguments::Read,
+                within: Duration::MAX,
+            };
+            let found = page(&connection, &Filter::default(), None, want).expect("read");
+            let [exec] = &found.execs[..] else {
+                panic!("{found:?}");
+            };
+            let what = format!("sequence {sequence}, answered: {is_answered}");
+            assert_eq!(exec.command_line, "/bin/ls", "{what}");
+            assert_eq!(exec.program, "/bin/ls", "{what}");
+            assert_eq!(exec.arguments, ["/bin/ls"], "{what}");
+            let given = exec.answer.as_ref();
+            let given = given.map(|given| (&*given.verdict, given.answer_count));
+            assert_eq!(given, is_answered.then_some(("run", 1)), "{what}");
+            let verified = verify(directory.path(), &[]).expect("read").verified;
+            assert_eq!(verified, Verified::Intact, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_page_of_what_events_have_ends_when_its_time_does_and_is_gone_on_from() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path()).expect("a store");
+    let mut journal = Journal::begin(&store, SESSION, &gate("a"), started(1, None));
+    for exec in 1..=3 {
+        journal.record(requested(exec + 1, exec), None);
+    }
+    store.close();
+    let connection = open_for_reading(directory.path()).expect("a store");
+    let want = Want {
+        execs: 9,
+        arguments: Arguments::Read,
+        within: Duration::ZERO,
+    };
+    let mut below = None;
+    for exec in [3, 2, 1] {
+        let found = page(&connection, &Filter::default(), below, want).expect("read");
+        let found_execs: Vec<_> = found.execs.iter().map(|exec| exec.exec_id).collect();
+        assert_eq!(found_execs, [exec]);
+        below = Some(found.next.expect("it is to be gone on"));
+    }
+    let found = page(&connection, &Filter::default(), below, want).expect("read");
+    assert_eq!((found.execs.len(), found.next), (0, None));
+}
+
+#[test]
+fn an_end_before_1970_is_told_as_that() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path()).expect("a store");
+    let mut journal = Journal::begin(&store, SESSION, &gate("a"), started(1, None));
+    let mut ended = event(2, Event::SessionEnded(v1::SessionEnded::default()));
+    ended.event_time = Some(prost_types::Timestamp {
+        seconds: -1_000,
+        nanos: 0,
+    });
+    journal.record(ended, None);
+    store.close();
+    let store = Store::open(directory.path()).expect("a store");
+    let (time, _) = store.ended(SESSION).expect("read").expect("it ended");
+    assert_eq!(time, SystemTime::UNIX_EPOCH - Duration::from_secs(1_000));
+    store.close();
 }
 
 #[test]
@@ -267,16 +408,35 @@ fn files_are_for_their_owner_only() {
     let parent = tempfile::tempdir().expect("a directory");
     let directory = parent.path().join("a/data");
     let store = Store::open(&directory).expect("a store");
+    let _journal = Journal::begin(&store, SESSION, &gate("a"), started(1, None));
     let mode = |path: &Path| {
-        std::fs::metadata(path)
-            .expect("it is there")
-            .permissions()
-            .mode()
-            & 0o777
+        let found = std::fs::metadata(path).expect("it is there");
+        found.permissions().mode() & 0o777
     };
     assert_eq!(mode(&directory), 0o700);
-    assert_eq!(mode(store.path()), 0o600);
-    assert_eq!(mode(&directory.join("events.sqlite-wal")), 0o600);
+    let modes = || {
+        let files = directory.read_dir().expect("a directory");
+        let paths = files.map(|file| file.expect("a file").path());
+        let named = paths.map(|path| {
+            let name = path.file_name().unwrap_or_default().to_owned();
+            (name.into_string().expect("text"), mode(&path))
+        });
+        named.collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let files = [
+        "events.lock",
+        "events.sqlite",
+        "events.sqlite-shm",
+        "events.sqlite-wal",
+    ];
+    let own = std::collections::BTreeMap::from(files.map(|name| (name.to_owned(), 0o600)));
+    assert_eq!(modes(), own);
+    store.close();
+    // Others' reading of what is there already ends, and what is made beside it is like it.
+    let lax = std::fs::Permissions::from_mode(0o644);
+    std::fs::set_permissions(store.path(), lax).expect("a mode");
+    let store = Store::open(&directory).expect("a store");
+    assert_eq!(modes(), own);
     store.close();
 }
 
@@ -371,6 +531,9 @@ fn a_store_of_the_fourth_version_gets_a_place_for_who_ended_a_session() {
         "ALTER TABLE sessions DROP COLUMN terminated_by;
          ALTER TABLE sessions DROP COLUMN termination_reason;
          ALTER TABLE sessions DROP COLUMN terminated_ns;
+         ALTER TABLE sessions DROP COLUMN first_position;
+         DROP INDEX events_by_exec;
+         DROP INDEX beginnings;
          PRAGMA user_version = 4",
     )
     .expect("made old");
@@ -383,29 +546,20 @@ fn a_store_of_the_fourth_version_gets_a_place_for_who_ended_a_session() {
 }
 
 #[test]
-fn the_thread_that_writes_gives_way_to_those_that_answer() {
+fn the_note_of_what_was_removed_is_the_last_event_for_all_who_follow() {
     let directory = tempfile::tempdir().expect("a directory");
-    let store = Store::open(directory.path()).expect("a store");
-    // The last of what is queued before this is written by a thread that is under way.
+    let retention = Retention {
+        age: Some(Duration::ZERO),
+        size: None,
+    };
+    let store = Store::open_keeping(directory.path(), retention).expect("a store");
     let _journal = Journal::begin(&store, SESSION, &gate("a"), started(1, None));
-    let nice = |task: &Path| -> Option<i64> {
-        let stat = std::fs::read_to_string(task.join("stat")).ok()?;
-        stat.rsplit(')').next()?.split(' ').nth(17)?.parse().ok()
-    };
-    let own = nice(Path::new("/proc/thread-self")).expect("a number");
-    let began = Instant::now();
-    let is_behind = || {
-        let tasks = std::fs::read_dir("/proc/self/task").expect("threads");
-        let mut writers = tasks.flatten().map(|task| task.path()).filter(|task| {
-            std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "store\n")
-        });
-        writers.any(|task| nice(&task).is_some_and(|nice| nice > own || nice == 19))
-    };
-    while !is_behind() {
-        assert!(began.elapsed() < Duration::from_secs(60), "it goes first");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    store.prune();
     store.close();
+    let found = verify(directory.path(), &[]).expect("read");
+    assert_eq!(found.verified, Verified::Intact);
+    assert_eq!((found.start.position, found.head.position), (1, 2));
+    assert_eq!(*store.head().borrow(), found.head);
 }
 
 #[test]
@@ -469,6 +623,7 @@ DROP TABLE session_labels;
 ALTER TABLE sessions DROP COLUMN terminated_by;
 ALTER TABLE sessions DROP COLUMN termination_reason;
 ALTER TABLE sessions DROP COLUMN terminated_ns;
+ALTER TABLE sessions DROP COLUMN first_position;
 DROP INDEX execs_by_position;
 DROP INDEX execs_by_session;
 DROP INDEX execs_by_program;

@@ -1,19 +1,35 @@
 //! Brings stores of earlier versions up to date, in one transaction: either all of it is done, or nothing.
 //!
-//! Version 4 didn't say who ended a session, and version 3 not who decided. Version 1 had no gates. Versions before 3 had
-//! no chain: events get their positions in the order in which they were stored, and all other tables are made anew from
-//! them, so that what is proven of the events is proven of the tables as well.
+//! Up to version 5 lists had what no event on record says: of execs whose question was removed, and of losses that had
+//! another event's sequence. They are made anew from the events, and such losses become events. Version 4 didn't say who
+//! ended a session, and version 3 not who decided. Version 1 had no gates. Versions before 3 had no chain: events get
+//! their positions in the order in which they were stored, and all other tables are made anew from them, so that what is
+//! proven of the events is proven of the tables as well.
+
+use std::collections::HashMap;
 
 use prost::Message;
 use rusqlite::{OptionalExtension, Transaction};
 
-use super::chain::{Entry, Link};
+use super::chain::{self, Entry, Link};
 use super::execs::Execs;
 use super::schema::{self, Repeat, Row};
 use crate::pb::audit::v1::{AnswerMode, StoredAnswer};
 use crate::pb::v1;
 use crate::policyd::identity::GateIdentity;
 
+/// Where the beginning of a session was removed, or may have been, its row is of before all that is on record.
+const FROM_5: &str = "
+ALTER TABLE sessions ADD COLUMN first_position INTEGER;
+CREATE INDEX events_by_exec ON events (session_id, exec_id, kind) WHERE exec_id IS NOT NULL;
+CREATE INDEX beginnings ON events (session_id) WHERE kind = 'session-started';
+UPDATE sessions SET first_position = coalesce((
+    SELECT min(position) FROM events
+    WHERE events.session_id = sessions.session_id AND kind = 'session-started' AND (
+        NOT EXISTS (SELECT 1 FROM chain_start)
+        OR EXISTS (SELECT 1 FROM events e WHERE e.session_id = sessions.session_id AND e.sequence = 1)
+    )), 0);
+";
 const FROM_4: &str = "
 ALTER TABLE sessions ADD COLUMN terminated_by TEXT;
 ALTER TABLE sessions ADD COLUMN termination_reason TEXT;
@@ -49,12 +65,16 @@ pub(super) fn upgrade(transaction: &Transaction<'_>, version: i64) -> rusqlite::
     if version == 3 {
         transaction.execute_batch(FROM_3)?;
     }
-    if version >= 3 {
-        return transaction.execute_batch(FROM_4);
+    if (3..5).contains(&version) {
+        transaction.execute_batch(FROM_4)?;
     }
     tracing::info!(
         "bringing the event store up to date; that takes about a minute for each two million events"
     );
+    if version >= 3 {
+        transaction.execute_batch(FROM_5)?;
+        return list_anew(transaction);
+    }
     if version == 1 {
         transaction.execute_batch(FROM_1)?;
     }
@@ -117,6 +137,68 @@ pub(super) fn upgrade(transaction: &Transaction<'_>, version: i64) -> rusqlite::
     drop(rows);
     drop(events);
     transaction.execute_batch(FINISH)
+}
+
+/// Makes lists say what events say.
+fn list_anew(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    let losses: Vec<(String, i64, i64)> = transaction
+        .prepare("SELECT session_id, first_sequence, last_sequence FROM lost_ranges")?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+        .collect::<Result<_, _>>()?;
+    let mut head = chain::head(transaction)?;
+    for (session, first, last) in losses {
+        let loss = v1::EventsLost {
+            first_sequence: first.cast_unsigned(),
+            last_sequence: last.cast_unsigned(),
+            count: last.abs_diff(first).saturating_add(1),
+        };
+        let event = v1::session_request::Event::EventsLost(loss);
+        let kind = schema::kind(Some(&event)).0;
+        let request = v1::SessionRequest {
+            event: Some(event),
+            ..v1::SessionRequest::default()
+        };
+        let entry = Entry {
+            session: &session,
+            sequence: None,
+            time: None,
+            received: schema::system_nanoseconds(std::time::SystemTime::now()),
+            kind,
+            exec_id: None,
+            gate: None,
+            payload: &request.encode_to_vec(),
+            answer: None,
+        };
+        entry.append(transaction, &mut head)?;
+    }
+    transaction.execute_batch("DELETE FROM execs; DELETE FROM lost_ranges;")?;
+    let mut gates: HashMap<String, Option<GateIdentity>> = HashMap::new();
+    let mut gate_of = transaction.prepare("SELECT gate FROM sessions WHERE session_id = ?1")?;
+    let mut statement = transaction.prepare(&format!(
+        "SELECT {} FROM events ORDER BY position",
+        Entry::COLUMNS
+    ))?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        Entry::with_read(row, |entry, stored| {
+            // Of a session whose beginning was removed its row still has it.
+            let known = gates.entry(entry.session.to_owned());
+            let gate = known.or_insert_with(|| {
+                let is_beginning = entry.kind == "session-started";
+                (!is_beginning)
+                    .then(|| {
+                        gate_of.query_row([entry.session], |row| row.get::<_, Option<String>>(0))
+                    })
+                    .and_then(|read| read.ok().flatten())
+                    .map(GateIdentity::from)
+            });
+            if let Some(shown) = entry.gate {
+                *gate = Some(GateIdentity::from(shown.to_owned()));
+            }
+            schema::replay(transaction, entry, stored.position, gate.as_ref())
+        })??;
+    }
+    Ok(())
 }
 
 /// What was answered, as far as the tables of before have it.

@@ -9,21 +9,16 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use prost::Message;
 use rusqlite::{Connection, OpenFlags};
 
 use super::chain::{Entry, Link, PRUNED};
 use super::error::StoreError;
-use super::execs::Execs;
-use super::reading;
-use super::schema::{self, Repeat, Row};
-use crate::pb::audit::v1::StoredAnswer;
-use crate::pb::v1;
+use super::{reading, schema};
 use crate::policyd::identity::GateIdentity;
 
-/// Columns that aren't compared: how often a session called was counted from more than events in earlier versions,
-/// and when it was first heard of may have been removed.
-const NOT_COMPARED: [&str; 2] = ["calls", "received_ns"];
+/// Columns that aren't compared as the others: how often a session called was counted from more than events in earlier
+/// versions, and whose it is can be told by any of its beginnings.
+const NOT_COMPARED: [&str; 2] = ["calls", "gate"];
 
 /// What was looked at, and what is wrong.
 #[derive(Debug)]
@@ -34,8 +29,8 @@ pub struct Verification {
     pub start: Link,
     /// The last event that is good.
     pub head: Link,
-    /// Sessions whose beginning was removed for its age: what lists say of their gate, user and labels can't be
-    /// proven.
+    /// Sessions whose beginning was removed for its age: what lists say of them, and no event that is left says, can't
+    /// be proven.
     pub headless_sessions: u64,
     /// The outcome.
     pub verified: Verified,
@@ -110,6 +105,7 @@ fn examine(connection: &Connection, anchors: &[Link]) -> rusqlite::Result<Verifi
             rusqlite::Error::QueryReturnedNoRows => Ok(Link::BEGINNING),
             error => Err(error),
         })?;
+    take_over(&transaction, start)?;
     let mut walk = Walk::from(start, anchors);
     let mut statement = transaction.prepare(&format!(
         "SELECT {} FROM store.events ORDER BY position",
@@ -140,29 +136,7 @@ fn examine(connection: &Connection, anchors: &[Link]) -> rusqlite::Result<Verifi
             if let Some(shown) = entry.gate {
                 *gate = Some(GateIdentity::from(shown.to_owned()));
             }
-            let request = v1::SessionRequest::decode(entry.payload).unwrap_or_default();
-            let answer = entry
-                .answer
-                .and_then(|answer| StoredAnswer::decode(answer).ok());
-            let event = Row {
-                session: entry.session,
-                gate: gate.as_ref(),
-                request: &request,
-                answer: answer.as_ref(),
-                received: std::time::SystemTime::UNIX_EPOCH,
-            };
-            let (time, received) = (entry.time, entry.received);
-            let mut execs = Execs::default();
-            schema::tables(
-                &transaction,
-                &mut execs,
-                stored.position,
-                &event,
-                time,
-                received,
-                Repeat::No,
-            )?;
-            execs.write(&transaction, || ())
+            schema::replay(&transaction, entry, stored.position, gate.as_ref())
         });
         match looked {
             Ok(written) => written?,
@@ -181,9 +155,8 @@ fn examine(connection: &Connection, anchors: &[Link]) -> rusqlite::Result<Verifi
         verified = Verified::Differs { what };
     }
     let headless_sessions = transaction.query_row(
-        "SELECT count(*) FROM store.sessions
-         WHERE session_id NOT IN (SELECT session_id FROM main.sessions)",
-        [],
+        &format!("SELECT count(*) FROM store.sessions WHERE {CUT}"),
+        [start.position],
         |row| row.get::<_, i64>(0),
     )?;
     Ok(Verification {
@@ -310,76 +283,91 @@ pub(super) fn pruned_payload(through: Link) -> Vec<u8> {
     [&through.position.to_be_bytes()[..], &through.hash].concat()
 }
 
+/// Holds for sessions whose beginning was removed.
+const CUT: &str = "?1 > 0 AND first_position <= ?1";
+
+/// Of sessions whose beginning was removed lists have what no event says any more: it is taken as it is, and what the
+/// events say that are left is written over it.
+fn take_over(connection: &Connection, start: Link) -> rusqlite::Result<()> {
+    let columns = columns(connection, "sessions")?.join(", ");
+    connection.execute(
+        &format!(
+            "INSERT INTO main.sessions ({columns}) SELECT {columns} FROM store.sessions WHERE {CUT}"
+        ),
+        [start.position],
+    )?;
+    // Each beginning that is left says it.
+    connection.execute("UPDATE main.sessions SET gate = NULL", [])?;
+    for table in ["session_labels", "lost_ranges"] {
+        connection.execute(
+            &format!(
+                "INSERT INTO main.{table} SELECT * FROM store.{table}
+                 WHERE session_id IN (SELECT session_id FROM main.sessions)"
+            ),
+            [],
+        )?;
+    }
+    Ok(())
+}
+
 /// The first row of a table that isn't what the events make of it.
 fn difference(connection: &Connection, start: Link) -> rusqlite::Result<Option<String>> {
     let execs = differing(connection, "execs")?;
-    let named = |row: &rusqlite::Row<'_>| {
-        let (session, exec): (String, i64) = (row.get(0)?, row.get(1)?);
-        Ok(format!(
-            "exec {} of session {session} is listed otherwise than its events say",
-            exec.cast_unsigned()
-        ))
-    };
-    // Of an exec whose question was removed for its age only the rest is known: it is passed over.
-    let wrong = format!(
-        "SELECT session_id, exec_id FROM store.execs s LEFT JOIN main.execs m USING (session_id, exec_id)
-         WHERE s.program IS NOT NULL AND coalesce(s.position, 0) > ?1
-             AND (m.program IS NULL OR {execs}) LIMIT 1"
-    );
-    let missing = "SELECT session_id, exec_id FROM main.execs m
-         LEFT JOIN store.execs s USING (session_id, exec_id)
-         WHERE m.program IS NOT NULL AND s.program IS NULL AND ?1 = ?1 LIMIT 1";
-    for query in [&*wrong, missing] {
-        let mut statement = connection.prepare(query)?;
-        if let Some(found) = statement.query_map([start.position], named)?.next() {
-            return found.map(Some);
+    let exec_differs = "'exec ' || printf('%u', exec_id) || ' of session ' || session_id || \
+         ' is listed otherwise than its events say'";
+    let differs = "'session ' || session_id || ' is listed otherwise than its events say'";
+    let mut queries = vec![
+        format!(
+            "SELECT {exec_differs} FROM store.execs s LEFT JOIN main.execs m USING (session_id, exec_id)
+             WHERE m.received_ns IS NULL OR s.gate IS NOT m.gate OR {execs}"
+        ),
+        format!(
+            "SELECT {exec_differs} FROM main.execs m LEFT JOIN store.execs s USING (session_id, exec_id)
+             WHERE s.received_ns IS NULL"
+        ),
+        format!(
+            "SELECT {differs} FROM main.sessions m LEFT JOIN store.sessions s USING (session_id)
+             WHERE s.received_ns IS NULL OR {} OR s.gate IS NOT coalesce(m.gate,
+                 CASE WHEN ?1 > 0 AND m.first_position <= ?1 THEN s.gate END)",
+            differing(connection, "sessions")?
+        ),
+        "SELECT 'session ' || session_id || ' is listed, and no event tells of it' FROM store.sessions s
+         WHERE session_id NOT IN (SELECT session_id FROM main.sessions)
+             OR NOT EXISTS (SELECT 1 FROM store.events e WHERE e.session_id = s.session_id)"
+            .to_owned(),
+    ];
+    for (table, what) in [("session_labels", "labels"), ("lost_ranges", "lost events")] {
+        for (one, other) in [("store", "main"), ("main", "store")] {
+            queries.push(format!(
+                "SELECT 'session ' || session_id || ' is listed with other {what} than its events say'
+                 FROM (SELECT * FROM {one}.{table} EXCEPT SELECT * FROM {other}.{table})"
+            ));
         }
     }
-    let sessions = differing(connection, "sessions")?;
-    let labels = "EXISTS (SELECT key, value FROM store.session_labels l WHERE l.session_id = m.session_id
-             EXCEPT SELECT key, value FROM main.session_labels l WHERE l.session_id = m.session_id)
-         OR EXISTS (SELECT key, value FROM main.session_labels l WHERE l.session_id = m.session_id
-             EXCEPT SELECT key, value FROM store.session_labels l WHERE l.session_id = m.session_id)";
-    let mut statement = connection.prepare(&format!(
-        "SELECT session_id FROM main.sessions m LEFT JOIN store.sessions s USING (session_id)
-         WHERE s.session_id IS NULL OR {sessions} OR {labels} LIMIT 1"
-    ))?;
-    let found = statement
-        .query_map([], |row| {
-            let session: String = row.get(0)?;
-            Ok(format!(
-                "session {session} is listed otherwise than its events say"
-            ))
-        })?
-        .next()
-        .transpose()?;
-    if found.is_some() || start != Link::BEGINNING {
-        return Ok(found);
+    for query in queries {
+        let mut statement = connection.prepare(&format!("{query} LIMIT 1"))?;
+        let parameters = statement.parameter_count();
+        let values = std::iter::repeat_n(start.position, parameters);
+        let mut rows = statement.query(rusqlite::params_from_iter(values))?;
+        if let Some(row) = rows.next()? {
+            return row.get(0).map(Some);
+        }
     }
-    let mut statement = connection.prepare(
-        "SELECT session_id FROM store.sessions
-         WHERE session_id NOT IN (SELECT session_id FROM main.sessions) LIMIT 1",
-    )?;
-    statement
-        .query_map([], |row| {
-            let session: String = row.get(0)?;
-            Ok(format!(
-                "session {session} is listed, and no event tells of it"
-            ))
-        })?
-        .next()
-        .transpose()
+    Ok(None)
 }
 
-/// A condition that holds where a row differs between the store (`s`) and what events say (`m`).
-fn differing(connection: &Connection, table: &str) -> rusqlite::Result<String> {
-    let columns: Vec<String> = connection
+fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
+    connection
         .prepare(&format!(
             "SELECT name FROM pragma_table_info('{table}', 'main')"
         ))?
         .query_map([], |row| row.get(0))?
-        .collect::<Result<_, _>>()?;
-    let conditions: Vec<_> = columns
+        .collect()
+}
+
+/// A condition that holds where a row differs between the store (`s`) and what events say (`m`).
+fn differing(connection: &Connection, table: &str) -> rusqlite::Result<String> {
+    let conditions: Vec<_> = columns(connection, table)?
         .iter()
         .filter(|column| !NOT_COMPARED.contains(&column.as_str()))
         .map(|column| format!("s.{column} IS NOT m.{column}"))
