@@ -1,7 +1,7 @@
 //! How much one event may say, besides what it is about.
 //!
-//! Paths, arguments and names of variables are as large as the kernel takes them, which is what bounds a
-//! whole message. Everything else is a name or a sentence.
+//! Arguments and names of variables, and the paths that a program says, are as large as the kernel takes them, which is
+//! what bounds a whole message. Everything else is a name, a sentence, or what a gate has found itself.
 
 use crate::pb::v1;
 use crate::pb::v1::session_request::Event;
@@ -17,6 +17,14 @@ const LABEL_BYTES: usize = 256 << 10;
 const SHORTCOMINGS: usize = 64;
 /// Longest path of a session's directory.
 const PATH: usize = 64 << 10;
+/// Longest path that a name leads to: as many steps as bytes of a name, each of the longest entry and its slash.
+const FOUND_PATH: usize = 4_096 * 256;
+/// Longest name and argument of a script's interpreter, far above the kernel's 256 bytes together.
+const INTERPRETER: usize = 4 << 10;
+/// Longest digest.
+const DIGEST: usize = 64;
+/// Most files that one exec leads through, above the kernel's 6.
+const FILES: usize = 8;
 
 /// What of an event is larger than it can be, if something is.
 pub(super) fn excess(event: &Event) -> Option<&'static str> {
@@ -103,8 +111,44 @@ pub(super) fn excess(event: &Event) -> Option<&'static str> {
         Event::ExecReused(reused) => {
             name(&reused.verdict_session_id).then_some("verdict_session_id")
         }
-        Event::ExecRequested(_) | Event::ExecWithdrawn(_) | Event::EventsLost(_) => None,
+        Event::ExecRequested(requested) => {
+            requested.executable.as_ref().and_then(excess_of_program)
+        }
+        Event::ExecWithdrawn(_) | Event::EventsLost(_) => None,
     }
+}
+
+/// The same of a program and those that interpret it.
+fn excess_of_program(program: &v1::ExecutableInfo) -> Option<&'static str> {
+    let mut next = Some(program);
+    for _ in 0..FILES {
+        let file = next?;
+        let interpreter = file.interpreter.as_deref();
+        let field = [
+            ("executable.missing", file.missing.len() > TEXT),
+            ("executable.real_path", file.real_path.len() > FOUND_PATH),
+            (
+                "executable.writable_path",
+                file.writable_path.len() > FOUND_PATH,
+            ),
+            ("executable.sha256", file.sha256.len() > DIGEST),
+            (
+                "executable.interpreter.name",
+                interpreter.is_some_and(|it| it.name.len() > INTERPRETER),
+            ),
+            (
+                "executable.interpreter.argument",
+                interpreter.is_some_and(|it| it.argument.len() > INTERPRETER),
+            ),
+        ]
+        .into_iter()
+        .find_map(|(field, is_excessive)| is_excessive.then_some(field));
+        if field.is_some() {
+            return field;
+        }
+        next = interpreter.and_then(|it| it.executable.as_deref());
+    }
+    next.map(|_| "executable.interpreter")
 }
 
 #[cfg(test)]
@@ -161,5 +205,56 @@ mod tests {
             ..v1::ExecRequested::default()
         };
         assert_eq!(excess(&Event::ExecRequested(requested)), None);
+    }
+
+    #[test]
+    fn what_a_gate_finds_of_a_program_has_bounds_at_each_of_its_interpreters() {
+        type Change = fn(&mut v1::ExecutableInfo, usize);
+        let of = |depth: usize, change: Change, size: usize| {
+            let mut program = v1::ExecutableInfo::default();
+            change(&mut program, size);
+            for _ in 1..depth {
+                program = v1::ExecutableInfo {
+                    interpreter: Some(Box::new(v1::Interpreter {
+                        executable: Some(Box::new(program)),
+                        ..v1::Interpreter::default()
+                    })),
+                    ..v1::ExecutableInfo::default()
+                };
+            }
+            excess(&Event::ExecRequested(v1::ExecRequested {
+                executable: Some(program),
+                ..v1::ExecRequested::default()
+            }))
+        };
+        let changes: [(&str, usize, Change); 6] = [
+            ("executable.missing", 64 << 10, |it, size| {
+                it.missing = "x".repeat(size);
+            }),
+            ("executable.real_path", 1 << 20, |it, size| {
+                it.real_path = vec![b'x'; size].into();
+            }),
+            ("executable.writable_path", 1 << 20, |it, size| {
+                it.writable_path = vec![b'x'; size].into();
+            }),
+            ("executable.sha256", 64, |it, size| {
+                it.sha256 = vec![b'x'; size].into();
+            }),
+            ("executable.interpreter.name", 4 << 10, |it, size| {
+                it.interpreter.get_or_insert_default().name = vec![b'x'; size].into();
+            }),
+            ("executable.interpreter.argument", 4 << 10, |it, size| {
+                it.interpreter.get_or_insert_default().argument = vec![b'x'; size].into();
+            }),
+        ];
+        for (field, most, change) in changes {
+            for depth in [1, 2, 6] {
+                assert_eq!(of(depth, change, most), None, "{field}, {depth}");
+                let excess = of(depth, change, most + 1);
+                assert_eq!(excess, Some(field), "{depth}");
+            }
+        }
+        assert_eq!(of(8, |_, _| {}, 0), None);
+        assert_eq!(of(9, |_, _| {}, 0), Some("executable.interpreter"));
     }
 }

@@ -18,6 +18,7 @@ mod answers;
 mod call;
 mod events;
 mod facts;
+mod reader;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +46,9 @@ use super::tokens::Tokens;
 use crate::pb::v1::policy_service_server::PolicyService;
 use crate::pb::{TRACEPARENT, v1};
 
-pub(super) use self::answers::decision_message;
+pub(super) use self::answers::{decision_message, verdict};
+pub(super) use self::call::CODES_OF_NO_RULES;
+pub(super) use self::events::size_of_facts;
 pub(super) use self::facts::{ruling, session_facts};
 
 /// Largest message, both ways, in bytes; what the contract asks for.

@@ -18,6 +18,7 @@ use super::rules::SessionFacts;
 use super::store::Store;
 use crate::pb::session::v1 as pb;
 use crate::pb::session::v1::session_service_server::SessionService;
+use crate::pb::v1;
 
 /// Reason code of what is denied because an operator has ended the session.
 pub(super) const CODE_TERMINATED: &str = "session.terminated";
@@ -36,7 +37,8 @@ pub(super) struct Sessions(Arc<Mutex<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
-    connected: BTreeMap<String, Connected>,
+    /// Each with its calls, the earliest first: a session may have called again before its last call has ended.
+    connected: BTreeMap<String, Vec<Connected>>,
     ended: HashMap<String, Termination>,
     /// The earliest first.
     order: VecDeque<String>,
@@ -60,11 +62,11 @@ pub(super) struct Present {
 impl Drop for Present {
     fn drop(&mut self) {
         let mut known = self.sessions.lock();
-        // The session may have called again meanwhile.
-        if let Some(connected) = known.connected.get(&self.session)
-            && connected.call.same_channel(&self.call)
-        {
-            known.connected.remove(&self.session);
+        if let Some(calls) = known.connected.get_mut(&self.session) {
+            calls.retain(|connected| !connected.call.same_channel(&self.call));
+            if calls.is_empty() {
+                known.connected.remove(&self.session);
+            }
         }
     }
 }
@@ -96,7 +98,8 @@ impl Sessions {
             since: SystemTime::now(),
             call: call.clone(),
         };
-        known.connected.insert(facts.id.clone(), connected);
+        let calls = known.connected.entry(facts.id.clone()).or_default();
+        calls.push(connected);
         let ended = known.ended.get(&facts.id).cloned();
         let present = Present {
             sessions: self.clone(),
@@ -111,21 +114,20 @@ impl Sessions {
     }
 
     /// Remembers that a session is to end, and tells its gate, if that is there.
-    fn end(&self, termination: Termination) -> pb::TerminateOutcome {
+    fn end(&self, termination: &Termination) -> pb::TerminateOutcome {
         let mut known = self.lock();
         let session = termination.session.clone();
         known.end(termination.clone());
-        let Some(connected) = known.connected.get(&session) else {
-            return pb::TerminateOutcome::GateAway;
-        };
-        match connected
-            .call
-            .try_send(Control::Terminate(Box::new(termination)))
-        {
-            Ok(()) => pb::TerminateOutcome::Told,
-            // The call is about to end, or doesn't read: it is told when it comes again.
-            Err(_) => pb::TerminateOutcome::GateAway,
+        let calls = known.connected.get(&session).map_or(&[][..], Vec::as_slice);
+        let mut outcome = pb::TerminateOutcome::GateAway;
+        for connected in calls {
+            let control = Control::Terminate(Box::new(termination.clone()));
+            // A call that takes it no more is about to end, or doesn't read: its gate is told when it comes again.
+            if connected.call.try_send(control).is_ok() {
+                outcome = pb::TerminateOutcome::Told;
+            }
         }
+        outcome
     }
 }
 
@@ -152,6 +154,18 @@ pub(super) fn words(termination: &Termination) -> String {
     }
 }
 
+/// The verdict on what a session asks that an operator has ended, in words that a gate is told.
+pub(super) fn denied(exec_id: u64, words: &str) -> v1::Verdict {
+    v1::Verdict {
+        exec_id,
+        decision: Some(v1::verdict::Decision::Deny(v1::Deny {
+            reason: format!("the session was {words}"),
+        })),
+        reason_code: CODE_TERMINATED.to_owned(),
+        ..v1::Verdict::default()
+    }
+}
+
 /// Lists sessions, and ends them.
 #[derive(Debug)]
 pub(super) struct SessionsService {
@@ -163,8 +177,8 @@ pub(super) struct SessionsService {
 }
 
 impl SessionsService {
-    /// When a session that isn't connected ended by itself, if that is on record.
-    async fn ended_by_itself(&self, session: &str) -> Option<SystemTime> {
+    /// When a session that isn't connected ended, and why, if that is on record.
+    async fn ended_on_record(&self, session: &str) -> Option<(SystemTime, String)> {
         if self.sessions.lock().connected.contains_key(session) {
             return None;
         }
@@ -175,6 +189,25 @@ impl SessionsService {
             tracing::warn!(session, "looking whether a session has ended: {error}");
             None
         })
+    }
+
+    /// On disk before it has any effect.
+    async fn record(&self, termination: &Termination) -> Result<(), Status> {
+        let Some(ledger) = &self.ledger else {
+            return Ok(());
+        };
+        let written = ledger.write_termination(termination.clone()).await;
+        written.map_err(|error| Status::unavailable(format!("the session isn't ended: {error}")))
+    }
+
+    /// Has a session end, and nothing of it wait for a person.
+    fn end(&self, termination: &Termination) -> pb::TerminateOutcome {
+        let (session, words) = (termination.session.clone(), words(termination));
+        // First, so that its calls deny what is decided in between.
+        let outcome = self.sessions.end(termination);
+        self.desk
+            .session_terminated(&session, &words, SystemTime::now());
+        outcome
     }
 
     async fn terminate(
@@ -189,45 +222,79 @@ impl SessionsService {
         if !is_known {
             return Err(Status::not_found("no such session is known"));
         }
-        let termination = if let Some(first) = self.sessions.ended(&session) {
-            first
-        } else if let Some(ended) = self.ended_by_itself(&session).await {
-            return Ok(pb::TerminateSessionResponse {
-                outcome: pb::TerminateOutcome::EndedBefore.into(),
-                ended_at: Some(ended.into()),
-                ..pb::TerminateSessionResponse::default()
-            });
-        } else {
-            let termination = Termination {
-                session,
-                operator: operator.to_string(),
-                reason,
-                at: SystemTime::now(),
-            };
-            if let Some(ledger) = &self.ledger {
-                let written = ledger.write_termination(termination.clone()).await;
-                written.map_err(|error| {
-                    Status::unavailable(format!("the session isn't ended: {error}"))
-                })?;
+        let before = self.sessions.ended(&session);
+        if let Some((ended, why)) = self.ended_on_record(&session).await {
+            if before.is_none() {
+                // A gate that goes on with it all the same is told.
+                let termination = Termination {
+                    session,
+                    operator: operator.to_string(),
+                    reason,
+                    at: SystemTime::now(),
+                };
+                self.record(&termination).await?;
+                self.end(&termination);
             }
-            tracing::warn!(
-                session = termination.session,
-                by = termination.operator,
-                reason = termination.reason,
-                "a session is ended by an operator"
-            );
-            termination
+            // One that ended by itself was ended by nobody, though somebody said afterwards that it must not go on.
+            let by_itself = !matches!(why.as_str(), "terminated" | "gate-failed");
+            return Ok(pb::TerminateSessionResponse {
+                ended_at: Some(ended.into()),
+                end_reason: why,
+                ..response(
+                    pb::TerminateOutcome::EndedBefore,
+                    before.filter(|_| !by_itself),
+                )
+            });
+        }
+        if let Some(first) = before {
+            // Its gate may not have read it.
+            self.end(&first);
+            return Ok(response(
+                pb::TerminateOutcome::TerminatedBefore,
+                Some(first),
+            ));
+        }
+        let termination = Termination {
+            session,
+            operator: operator.to_string(),
+            reason,
+            at: SystemTime::now(),
         };
-        let session = termination.session.clone();
-        let outcome = self.sessions.end(termination.clone());
-        // Whoever was first, should two have come at once.
-        let first = self.sessions.ended(&session).unwrap_or(termination);
-        Ok(pb::TerminateSessionResponse {
-            outcome: outcome.into(),
+        self.record(&termination).await?;
+        tracing::warn!(
+            session = termination.session,
+            by = termination.operator,
+            reason = termination.reason,
+            "a session is ended by an operator"
+        );
+        let outcome = self.end(&termination);
+        Ok(match self.sessions.ended(&termination.session) {
+            // Two came at once.
+            Some(first) if first != termination => {
+                response(pb::TerminateOutcome::TerminatedBefore, Some(first))
+            }
+            _ => response(outcome, Some(termination)),
+        })
+    }
+}
+
+/// What has come of it, and who ended the session first, if anybody did.
+fn response(
+    outcome: pb::TerminateOutcome,
+    first: Option<Termination>,
+) -> pb::TerminateSessionResponse {
+    let response = pb::TerminateSessionResponse {
+        outcome: outcome.into(),
+        ..pb::TerminateSessionResponse::default()
+    };
+    match first {
+        Some(first) => pb::TerminateSessionResponse {
             terminated_by: first.operator,
             terminated_at: Some(first.at.into()),
-            ended_at: None,
-        })
+            reason: first.reason,
+            ..response
+        },
+        None => response,
     }
 }
 
@@ -254,7 +321,10 @@ impl SessionService for SessionsService {
             std::ops::Bound::Excluded(request.page_token),
             std::ops::Bound::Unbounded,
         );
-        for (id, connected) in known.connected.range::<String, _>(behind) {
+        for (id, calls) in known.connected.range::<String, _>(behind) {
+            let Some(connected) = calls.last() else {
+                continue;
+            };
             if sessions.len() == most || bytes > PAGE_BYTES {
                 let last = sessions.last().map(|session| session.session_id.clone());
                 next_page_token = last.unwrap_or_default();

@@ -32,6 +32,7 @@ in_both_shells! {
     what_waits_for_a_person_is_on_record_as_pending_and_then_with_who_decided,
     a_rule_that_is_only_monitored_asks_nobody,
     whoever_waits_at_a_terminal_is_told_for_whom_and_nobody_else_is,
+    more_words_than_anybody_judges_are_denied_and_wait_for_nobody,
 }
 
 pub(crate) fn gate(shell: &Shell) -> Gate {
@@ -124,6 +125,18 @@ fn an_approved_command_goes_on_and_the_record_says_who_approved_it(shell: &Shell
     );
     assert_eq!(execs[0].text("reason_code"), "approval.approved");
     assert_eq!(execs[0].text("rule"), "kernel");
+}
+
+fn more_words_than_anybody_judges_are_denied_and_wait_for_nobody(shell: &Shell) {
+    let gate = gate(shell);
+    // Empty ones, so that they have few bytes.
+    let done =
+        gate.exec("a=(); for i in {1..5000}; do a+=(''); done; uname \"${a[@]}\"; echo status $?");
+    done.exits(0).prints("status 1\n");
+    done.says("the command has 5001 arguments, and a person is asked about 4096 at most");
+    assert!(approvals(&gate, "pending").is_empty());
+    let execs = gate.audit();
+    assert_eq!(execs[0].text("reason_code"), "approval.too_long");
 }
 
 fn a_denied_command_says_who_denied_it_and_why(shell: &Shell) {
@@ -242,7 +255,7 @@ fn a_gate_that_is_killed_while_it_waits_leaves_nothing_that_runs(shell: &Shell) 
 
 fn a_service_that_starts_anew_has_the_approvals_that_were_open(shell: &Shell) {
     let gate = gate(shell);
-    let running = gate.start("uname; date +same; echo end");
+    let running = gate.start("uname; date +same; uname -s; echo end");
     let approval = pending(&gate);
     gate.restart_policyd();
     // The gate has come back and asked again when the session is connected.
@@ -263,7 +276,22 @@ fn a_service_that_starts_anew_has_the_approvals_that_were_open(shell: &Shell) {
     assert_eq!(show(&gate, id(&approval))["resolved_by"], "operator:ada");
     // Decided while the gate may still be away: it gets the verdict when it asks again.
     ada(&gate, &["approvals", "approve", id(&second)]).exits(0);
-    running.done().exits(0).prints("Linux\nsame\nend\n");
+    let mut third = Value::Null;
+    wait_until("the third approval", || {
+        third = approvals(&gate, "pending").pop().unwrap_or_default();
+        third["approval"].is_string()
+    });
+    // By other rules nobody is asked any more, and the gate, which asks again, gets its verdict.
+    gate.kill_policyd();
+    gate.write_rules("fallback(\"run\")");
+    gate.restart_policyd();
+    running.done().exits(0).prints("Linux\nsame\nLinux\nend\n");
+    let shown = show(&gate, id(&third));
+    assert_eq!(
+        (&shown["state"], &shown["note"]),
+        (&"withdrawn".into(), &"the rules ask no longer".into()),
+        "{shown}"
+    );
 }
 
 fn a_decision_for_a_session_is_remembered_until_it_is_forgotten(shell: &Shell) {
@@ -327,9 +355,15 @@ fn a_decision_for_a_prefix_covers_what_begins_so_and_no_more(shell: &Shell) {
     with(&["--scope", "session", "--for", "1000years"])
         .exits(2)
         .says("365d");
+    // Before anybody is asked: in words that the service doesn't use, and where there is none.
     with(&["--scope", "gate", "--prefix", "1"])
         .exits(2)
-        .says("for how long");
+        .says("--scope gate: say for how long it holds, such as --for 8h");
+    let mut nowhere = std::process::Command::new(process::EXECGATE);
+    nowhere.args(["approvals", "approve", "00000000", "--scope", "gate"]);
+    nowhere.args(["--service", "http://127.0.0.1:1"]);
+    gate.settle(&mut nowhere);
+    process::run(&mut nowhere).exits(2).says("--for 8h");
     with(&["--scope", "session", "--prefix", "3"])
         .exits(2)
         .says("2 arguments");
@@ -423,11 +457,30 @@ fn an_operator_ends_a_session_for_good(shell: &Shell) {
     // Again is harmless, and says who was first; also after a restart of the service.
     gate.restart_policyd();
     let command = ["sessions", "terminate", &session];
+    let command = [&command[..], &["--reason", "dinner"]].concat();
     let done = process::run(&mut gate.operate("bob.token", &command));
-    assert!(
-        done.exits(0).output().contains("ended by operator:ada"),
-        "{done}"
-    );
+    let said = done.exits(0).output();
+    for part in [
+        " had ended already, at 20",
+        " (terminated), ended by operator:ada at 20",
+        ", because: lunch; nothing was changed",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let command = [&command[..], &["--output", "json"]].concat();
+    let done = process::run(&mut gate.operate("bob.token", &command));
+    let said: Value = serde_json::from_str(&done.exits(0).output()).expect("JSON");
+    assert!(said["ended_at"].is_string(), "{said}");
+    let expected = serde_json::json!({
+        "outcome": "ended-before",
+        "gate_told": false,
+        "terminated_by": "operator:ada",
+        "reason": "lunch",
+        "end_reason": "terminated",
+    });
+    for (name, value) in expected.as_object().expect("an object") {
+        assert_eq!(&said[name], value, "{name}: {said}");
+    }
     ada(&gate, &["sessions", "terminate", &"0".repeat(32)]).exits(4);
 }
 
@@ -503,9 +556,10 @@ fn what_waits_for_a_person_is_on_record_as_pending_and_then_with_who_decided(she
 
 fn a_rule_that_is_only_monitored_asks_nobody(shell: &Shell) {
     let rules = r#"
-prefix_rule(["uname"], "ask", name = "kernel", mode = "monitor")
+prefix_rule(["uname"], "ask", name = "kernel", mode = "monitor", within = "1s")
 fallback("run")
 "#;
+    // Were somebody asked, it would be denied soon.
     let gate = Gate::with_operators(shell, rules, &["ada"]);
     gate.exec("uname").exits(0).prints("Linux\n");
     assert_eq!(approvals(&gate, "all"), Vec::<Value>::new());

@@ -1,5 +1,6 @@
 use std::time::{Duration, SystemTime};
 
+use prost::Message;
 use sha2::{Digest, Sha256};
 
 use crate::model::Enforcement;
@@ -26,8 +27,11 @@ pub(super) const CODE_TOO_LONG: &str = "approval.too_long";
 
 /// Most bytes of a command that a person is asked about: more can't be judged, and part of it must not be.
 pub(super) const LONGEST_COMMAND: usize = 64 << 10;
-/// Most bytes of names of environment variables, and of labels, that are shown; more are left out.
+/// Most arguments of one: those that are empty have next to no bytes, and are no easier to judge.
+const MOST_ARGUMENTS: usize = 4_096;
+/// Most bytes of names of environment variables, and of labels, that are shown, and most such names; more are left out.
 const SHOWN_NAMES: usize = 16 << 10;
+const MOST_NAMES: usize = 1_024;
 const SHOWN_LABELS: usize = 16 << 10;
 /// Longest sentence of a rule that is shown, in bytes.
 const SHOWN_REASON: usize = 4 << 10;
@@ -68,7 +72,7 @@ pub(in crate::policyd) fn digest_of(exec: &v1::ExecRequested) -> QuestionDigest 
 }
 
 /// Names what else a command depends on: the set of names in its environment, but for those that shells set
-/// and take away by themselves, and which file the program is.
+/// and take away by themselves, and which files the program and the interpreters of a script are.
 pub(super) fn circumstances_digest(exec: &v1::ExecRequested) -> [u8; 32] {
     let mut names: Vec<&[u8]> = exec
         .environment_names
@@ -79,22 +83,63 @@ pub(super) fn circumstances_digest(exec: &v1::ExecRequested) -> [u8; 32] {
     names.sort_unstable();
     names.dedup();
     let mut digest = Sha256::new();
+    // With its length before it each part is itself alone.
+    let mut part = |bytes: &[u8]| {
+        digest.update((bytes.len() as u64).to_le_bytes());
+        digest.update(bytes);
+    };
+    part(&(names.len() as u64).to_le_bytes());
     for name in names {
-        digest.update((name.len() as u64).to_le_bytes());
-        digest.update(name);
+        part(name);
     }
-    if let Some(executable) = &exec.executable {
-        digest.update(&executable.real_path);
-        let version = executable.file_version.unwrap_or_default();
-        digest.update(prost::Message::encode_to_vec(&version));
+    let mut next = exec.executable.as_ref();
+    while let Some(executable) = next {
+        part(&executable.real_path);
+        part(&executable.file_version.unwrap_or_default().encode_to_vec());
+        let interpreter = executable.interpreter.as_deref();
+        next = interpreter.and_then(|interpreter| interpreter.executable.as_deref());
     }
     digest.finalize().into()
 }
 
-/// Bytes of a command, as far as a person has to judge them.
-pub(super) fn command_size(exec: &v1::ExecRequested) -> usize {
+/// Why a command is too long for a person to judge, in words; `None` if it isn't.
+pub(super) fn too_long(exec: &v1::ExecRequested) -> Option<String> {
+    let count = exec.arguments.len();
+    if count > MOST_ARGUMENTS {
+        return Some(format!(
+            "the command has {count} arguments, and a person is asked about {MOST_ARGUMENTS} at most"
+        ));
+    }
     let arguments: usize = exec.arguments.iter().map(|word| word.len() + 1).sum();
-    exec.file.len() + exec.workdir.len() + arguments
+    let size = exec.file.len() + exec.workdir.len() + arguments;
+    if size > LONGEST_COMMAND {
+        return Some(format!(
+            "the command has {size} bytes, and a person is asked about {LONGEST_COMMAND} at most"
+        ));
+    }
+    let program = exec.executable.as_ref().map_or(0, program_size);
+    (program > LONGEST_COMMAND).then(|| {
+        format!(
+            "what is told of the command's program has {program} bytes, and a person is asked about \
+             {LONGEST_COMMAND} at most"
+        )
+    })
+}
+
+/// Bytes of what is told of a program and of those that interpret it.
+fn program_size(program: &v1::ExecutableInfo) -> usize {
+    let mut size = 0;
+    let mut next = Some(program);
+    while let Some(file) = next {
+        size += file.missing.len()
+            + file.real_path.len()
+            + file.writable_path.len()
+            + file.sha256.len();
+        let interpreter = file.interpreter.as_deref();
+        size += interpreter.map_or(0, |it| it.name.len() + it.argument.len());
+        next = interpreter.and_then(|it| it.executable.as_deref());
+    }
+    size
 }
 
 /// The approval that is opened for a question.
@@ -127,6 +172,7 @@ pub(super) fn opened(question: &Question<'_>, id: String, now: SystemTime) -> pb
             environment_names: exec
                 .environment_names
                 .iter()
+                .take(MOST_NAMES)
                 .take_while(|name| takes(&mut names, name.len()))
                 .cloned()
                 .collect(),
@@ -163,10 +209,9 @@ pub(super) fn opened(question: &Question<'_>, id: String, now: SystemTime) -> pb
 
 /// The same in memory of its own: the parts of an event refer to the message that it came in, which may be many times
 /// as large, and would stay as long as one of them.
-fn apart(exec: &pb::AskedExec) -> pb::AskedExec {
-    use prost::Message;
+pub(super) fn apart<M: Message + Default>(message: &M) -> M {
     // What was encoded can be decoded.
-    pb::AskedExec::decode(prost::bytes::Bytes::from(exec.encode_to_vec())).unwrap_or_default()
+    M::decode(prost::bytes::Bytes::from(message.encode_to_vec())).unwrap_or_default()
 }
 
 fn takes(budget: &mut usize, bytes: usize) -> bool {
@@ -262,19 +307,24 @@ pub(super) fn denied_by(who: &str, note: &str) -> String {
 }
 
 /// The command of an approval, on one line, fit for a terminal.
-pub(in crate::policyd) fn command_line(approval: &pb::Approval, limit: usize) -> String {
+pub(super) fn command_line(approval: &pb::Approval, limit: usize) -> String {
     let exec = approval.exec.clone().unwrap_or_default();
     let words = std::iter::once(&exec.file[..]);
     let arguments = exec.arguments.iter().skip(1).map(|word| &word[..]);
     text::command_line(words.chain(arguments), limit)
 }
 
+/// Who is asked, in words, where the rule names somebody or nobody.
+pub(crate) fn asked(named: &str) -> String {
+    match named {
+        "" => "an operator".to_owned(),
+        named => text::shown(named.as_bytes()),
+    }
+}
+
 /// What the waiting user is told.
 pub(super) fn waiting(approval: &pb::Approval, within: Duration) -> String {
-    let whose = match approval.asked.as_str() {
-        "" => "an operator".to_owned(),
-        asked => text::shown(asked.as_bytes()),
-    };
+    let whose = asked(&approval.asked);
     let reason = match approval.reason.as_str() {
         "" => String::new(),
         reason => format!(

@@ -1,26 +1,34 @@
 //! Where gates ask, and operators decide.
 
+mod changes;
 mod state;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{mpsc, watch};
 
 use super::approval::{
-    self, CODE_OVERLOADED, CODE_TOO_LONG, Decided, LONGEST_COMMAND, Question, circumstances_digest,
-    denial, digest_of, time,
+    self, CODE_OVERLOADED, CODE_TOO_LONG, Decided, Question, circumstances_digest, denial,
+    digest_of, time,
 };
 use super::grants::{self, Remembered};
 use super::ledger::{Change, Kept, Ledger, NotRecorded, Recorded, Termination};
+use crate::model::EscalationDecision;
 use crate::pb::approval::v1 as pb;
 use crate::pb::v1;
 use crate::policyd::operators::Operator;
+use crate::policyd::rules::{Rules, Ruling, SessionFacts, log_failures};
+use crate::policyd::service::{ruling, verdict};
+use crate::policyd::sessions;
 
+use self::changes::Changes;
 use self::state::{Closing, Entry, State};
 
+pub(in crate::policyd) use self::changes::{Happened, Watch};
 pub(in crate::policyd) use self::state::{CLOSED, WAITING_OF_ONE_SESSION};
+pub(super) use self::state::{CLOSED_BYTES, WAITING_BYTES, WAITING_IN_ALL, size_in_memory};
 
 /// How long an approval stays open whose gate is away: gates that come back at all do so sooner.
 const GATE_AWAY: Duration = Duration::from_secs(60);
@@ -28,16 +36,29 @@ const GATE_AWAY: Duration = Duration::from_secs(60);
 const MARGIN: Duration = Duration::from_secs(5);
 /// Between looks at what has expired.
 const SWEEP: Duration = Duration::from_millis(500);
-/// Changes that a watcher may be behind.
-const UNSEEN_CHANGES: usize = 1_024;
+
+/// Why an approval is withdrawn that rules which came later don't ask for.
+pub(in crate::policyd) const NO_LONGER_ASKED: &str = "the rules ask no longer";
+const ASKED_DIFFERENTLY: &str = "it was asked about anew, and differently";
 
 /// What a session's call is told.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::policyd) enum Control {
     /// What was asked of a person is decided.
     Verdict(Box<Decided>),
+    /// What was asked of a person is answered otherwise.
+    Anew(Box<Anew>),
     /// The session is to end; who says so, and why.
     Terminate(Box<Termination>),
+}
+
+/// What comes of an exec that waited, by rules that came into force meanwhile or because its session is to end.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::policyd) struct Anew {
+    pub(in crate::policyd) exec_id: u64,
+    pub(in crate::policyd) answered: Answered,
+    /// What would have been decided, where that is only monitored.
+    pub(in crate::policyd) monitored: Option<EscalationDecision>,
 }
 
 /// What comes of a question.
@@ -54,13 +75,6 @@ pub(in crate::policyd) enum Answered {
     },
     /// It is decided already.
     Decided(Box<Decided>),
-}
-
-/// Something that happened to an approval.
-#[derive(Debug, Clone)]
-pub(in crate::policyd) struct Happened {
-    pub(in crate::policyd) change: pb::ApprovalChange,
-    pub(in crate::policyd) approval: Arc<pb::Approval>,
 }
 
 /// What came of a decision.
@@ -81,6 +95,18 @@ pub(super) enum ResolveError {
     NotRecorded(#[from] NotRecorded),
 }
 
+/// Why a decision that was remembered isn't forgotten for good.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(super) enum RevokeError {
+    #[error("nothing is remembered of an approval {0}")]
+    Unknown(String),
+    #[error(
+        "the decision holds no longer, but {0}: where the service is started anew before that could be written, which is \
+         tried on and on, the decision holds again; see to the disk, and forget it once more to learn whether it is written"
+    )]
+    NotRecorded(#[from] NotRecorded),
+}
+
 /// What is open, what was closed lately, and what is remembered. Clones are the same.
 #[derive(Debug, Clone)]
 pub(in crate::policyd) struct Desk(Arc<Inner>);
@@ -90,8 +116,10 @@ struct Inner {
     state: Mutex<State>,
     /// Held by whoever decides, so that of two who do so at once the second learns of the first.
     deciding: tokio::sync::Mutex<()>,
-    changes: broadcast::Sender<Happened>,
+    changes: Changes,
     ledger: Option<Ledger>,
+    /// What is in force.
+    rules: OnceLock<watch::Receiver<Arc<Rules>>>,
 }
 
 impl Desk {
@@ -100,7 +128,7 @@ impl Desk {
         let mut state = State::default();
         for recorded in approvals {
             let is_open = recorded.approval.state() == pb::ApprovalState::Pending;
-            state.insert(recorded, None, is_open.then_some(now));
+            state.insert(recorded, None, None, is_open.then_some(now));
         }
         for remembered in grants {
             state.grants.add(remembered);
@@ -108,9 +136,16 @@ impl Desk {
         Self(Arc::new(Inner {
             state: Mutex::new(state),
             deciding: tokio::sync::Mutex::new(()),
-            changes: broadcast::Sender::new(UNSEEN_CHANGES),
+            changes: Changes::new(),
             ledger,
+            rules: OnceLock::new(),
         }))
+    }
+
+    /// From now on what waits is looked at again when other rules come into force.
+    pub(in crate::policyd) fn follow(&self, rules: watch::Receiver<Arc<Rules>>) {
+        // It is told once.
+        let _ = self.0.rules.set(rules);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -124,14 +159,6 @@ impl Desk {
         }
     }
 
-    fn tell(&self, change: pb::ApprovalChange, approval: &pb::Approval) {
-        // Nobody may be watching.
-        let _ = self.0.changes.send(Happened {
-            change,
-            approval: Arc::new(approval.clone()),
-        });
-    }
-
     /// Asks a person, unless somebody has decided already.
     pub(in crate::policyd) fn ask(
         &self,
@@ -139,8 +166,17 @@ impl Desk {
         waiter: &mpsc::Sender<Control>,
         now: SystemTime,
     ) -> Answered {
+        self.put(&mut self.lock(), question, waiter, now)
+    }
+
+    fn put(
+        &self,
+        state: &mut State,
+        question: &Question<'_>,
+        waiter: &mpsc::Sender<Control>,
+        now: SystemTime,
+    ) -> Answered {
         let digest = digest_of(question.exec);
-        let size = approval::command_size(question.exec);
         let refused = |code: &str, reason: String| {
             let verdict = v1::Verdict {
                 exec_id: question.exec.exec_id,
@@ -153,56 +189,61 @@ impl Desk {
             };
             Answered::Decided(Box::new(verdict.into()))
         };
-        let mut state = self.lock();
         let key = (question.session.id.clone(), question.exec.exec_id);
         if let Some(number) = state.by_exec.get(&key).copied()
             && let Some(entry) = state.entries.get_mut(&number)
         {
-            let effect = approval::effect_of(question);
             let approval = &entry.recorded.approval;
-            let is_same = entry.recorded.question == digest
-                && approval.rule == question.ruling.rule
-                && approval.effect == effect;
+            let is_same = entry.recorded.question == digest && is_asked_so(approval, question);
             if is_same && entry.is_open() && time(approval.expires_at) > now {
+                entry.judged_by(question.revision);
                 entry.waiter = Some(waiter.clone());
                 entry.away_since = None;
-                return pending(&entry.recorded.approval, now);
+                let answered = pending(&entry.recorded.approval, now);
+                state.keep(number, question);
+                return answered;
             }
             if is_same && let Some(decided) = approval::decided(approval) {
                 return Answered::Decided(Box::new(decided));
             }
             if entry.is_open() {
-                let note = "it was asked about anew, and differently";
-                let closing = Closing::by_nobody(pb::ApprovalState::Withdrawn, note, now);
-                self.close(&mut state, number, closing);
+                let closing =
+                    Closing::by_nobody(pb::ApprovalState::Withdrawn, ASKED_DIFFERENTLY, now);
+                self.close(state, number, closing);
             }
         }
         if let Some(decided) = state.grants.verdict(question, now) {
             return Answered::Decided(Box::new(decided));
         }
-        if size > LONGEST_COMMAND {
+        if let Some(reason) = approval::too_long(question.exec) {
+            return refused(CODE_TOO_LONG, reason);
+        }
+        let Some(id) = state.new_id() else {
+            return refused(CODE_OVERLOADED, "no id could be drawn".to_owned());
+        };
+        let recorded = Recorded {
+            approval: Arc::new(approval::opened(question, id, now)),
+            question: digest,
+            circumstances: circumstances_digest(question.exec),
+        };
+        let asked = state.asked(question);
+        let size = size_in_memory(&recorded.approval) + asked.size;
+        let most = self::state::WAITING_BYTES_OF_ONE_SESSION;
+        if size > most {
             let reason = format!(
-                "the command has {size} bytes, and a person is asked about {LONGEST_COMMAND} at most"
+                "the command and its variables take {size} bytes, and one that waits for a person {most} at most"
             );
             return refused(CODE_TOO_LONG, reason);
         }
         if let Some(full) = state.full(question, size) {
             return refused(CODE_OVERLOADED, full);
         }
-        let Some(id) = state.new_id() else {
-            return refused(CODE_OVERLOADED, "no id could be drawn".to_owned());
-        };
-        let recorded = Recorded {
-            approval: approval::opened(question, id, now),
-            question: digest,
-            circumstances: circumstances_digest(question.exec),
-        };
         let answered = pending(&recorded.approval, now);
-        state.insert(recorded.clone(), Some(waiter.clone()), None);
-        self.tell(pb::ApprovalChange::Opened, &recorded.approval);
+        state.insert(recorded.clone(), Some(asked), Some(waiter.clone()), None);
+        let opened = pb::ApprovalChange::Opened;
+        self.0.changes.tell(opened, &recorded.approval);
         // Before anybody else sees it, so that what is recorded next is newer.
         self.note(Change::Approval(Box::new(recorded.clone())));
-        drop(state);
         // A session can have as many as it likes, one after the other.
         tracing::debug!(
             session = question.session.id,
@@ -225,7 +266,7 @@ impl Desk {
 
     fn closed(&self, recorded: Recorded) {
         let approval = &recorded.approval;
-        self.tell(pb::ApprovalChange::Closed, approval);
+        self.0.changes.tell(pb::ApprovalChange::Closed, approval);
         let resolution = approval.resolution.clone().unwrap_or_default();
         let session = approval.session.as_ref().map(|session| &session.session_id);
         let exec = approval.exec.as_ref().map(|exec| exec.exec_id);
@@ -271,15 +312,195 @@ impl Desk {
         }
     }
 
+    /// An operator has a session end: nothing of it waits any longer, and what did is denied.
+    pub(in crate::policyd) fn session_terminated(
+        &self,
+        session: &str,
+        words: &str,
+        now: SystemTime,
+    ) {
+        let mut state = self.lock();
+        for number in state.open(|entry| entry.session() == session) {
+            let exec_id = state.entries.get(&number).map_or(0, Entry::exec);
+            let denied = sessions::denied(exec_id, words);
+            let anew = Anew {
+                exec_id,
+                answered: Answered::Decided(Box::new(denied.into())),
+                monitored: None,
+            };
+            let note = format!("the session was {words}");
+            self.answer_anew(&mut state, number, &note, anew, now);
+        }
+    }
+
+    /// Withdraws what waits, and has it answered otherwise. The caller has the state locked.
+    fn answer_anew(&self, state: &mut State, number: u64, note: &str, anew: Anew, now: SystemTime) {
+        let waiter = state
+            .entries
+            .get(&number)
+            .and_then(|entry| entry.waiter.clone());
+        let closing = Closing::by_nobody(pb::ApprovalState::Withdrawn, note, now);
+        self.close(state, number, closing);
+        if let Some(waiter) = waiter {
+            // As for verdicts there is room, and a call that has ended asks again.
+            let _ = waiter.try_send(Control::Anew(Box::new(anew)));
+        }
+    }
+
+    /// Looks again at what waits, where other rules have come into force since they were last asked about it.
+    async fn look_again(&self, number: u64) {
+        let Some(rules) = self.0.rules.get().map(|rules| Arc::clone(&rules.borrow())) else {
+            return;
+        };
+        let (session, exec) = {
+            let state = self.lock();
+            let entry = state.entries.get(&number);
+            let entry = entry.filter(|entry| is_overtaken(entry, &rules));
+            let Some((entry, asked)) = entry.and_then(|entry| Some((entry, entry.asked.as_ref()?)))
+            else {
+                return;
+            };
+            (
+                Arc::clone(&asked.session),
+                asked.exec(&entry.recorded.approval),
+            )
+        };
+        // A `decide()` may loop until it is cut off.
+        let judging = tokio::task::spawn_blocking({
+            let (rules, session, exec) = (Arc::clone(&rules), Arc::clone(&session), exec.clone());
+            move || {
+                let ruling = ruling(&rules, &session, &exec);
+                log_failures(&ruling, &session, &exec);
+                ruling
+            }
+        });
+        let ruling = judging.await.ok();
+        self.judged(number, &rules, &session, &exec, ruling, SystemTime::now());
+    }
+
+    /// Does with what waits as rules have it that came into force meanwhile.
+    fn judged(
+        &self,
+        number: u64,
+        rules: &Rules,
+        session: &SessionFacts,
+        exec: &v1::ExecRequested,
+        ruling: Option<Ruling>,
+        now: SystemTime,
+    ) {
+        let mut state = self.lock();
+        let Some(entry) = state.entries.get_mut(&number) else {
+            return;
+        };
+        if !is_overtaken(entry, rules) {
+            return;
+        }
+        let exec_id = exec.exec_id;
+        let Some(ruling) = ruling else {
+            let reason =
+                "the rules were changed while it waited, and couldn't be asked about it; try again";
+            let verdict = v1::Verdict {
+                exec_id,
+                decision: Some(denial(reason.to_owned())),
+                reason_code: CODE_OVERLOADED.to_owned(),
+                policy_revision: rules.revision().to_owned(),
+                ..v1::Verdict::default()
+            };
+            let anew = Anew {
+                exec_id,
+                answered: Answered::Decided(Box::new(verdict.into())),
+                monitored: None,
+            };
+            return self.answer_anew(&mut state, number, reason, anew, now);
+        };
+        let monitored = ruling.monitored.clone();
+        let Some(ask) = &ruling.ask else {
+            let verdict = verdict(rules, exec, ruling);
+            let anew = Anew {
+                exec_id,
+                answered: Answered::Decided(Box::new(verdict.into())),
+                monitored,
+            };
+            return self.answer_anew(&mut state, number, NO_LONGER_ASKED, anew, now);
+        };
+        let question = Question {
+            session,
+            exec,
+            ruling: &ruling,
+            ask,
+            revision: rules.revision(),
+        };
+        let Some(waiter) = entry.waiter.clone() else {
+            // Its gate asks again when it comes back.
+            if is_asked_so(&entry.recorded.approval, &question) {
+                entry.judged_by(rules.revision());
+            } else {
+                let closing =
+                    Closing::by_nobody(pb::ApprovalState::Withdrawn, ASKED_DIFFERENTLY, now);
+                self.close(&mut state, number, closing);
+            }
+            return;
+        };
+        let answered = self.put(&mut state, &question, &waiter, now);
+        if state.entries.get(&number).is_some_and(Entry::is_open) {
+            return;
+        }
+        let anew = Anew {
+            exec_id,
+            answered,
+            monitored,
+        };
+        let _ = waiter.try_send(Control::Anew(Box::new(anew)));
+    }
+
+    /// Looks again at all that waits.
+    async fn look_again_at_all(&self) {
+        let Some(rules) = self.0.rules.get().map(|rules| Arc::clone(&rules.borrow())) else {
+            return;
+        };
+        let overtaken = self.lock().open(|entry| is_overtaken(entry, &rules));
+        for number in overtaken {
+            self.look_again(number).await;
+        }
+    }
+
     /// A session is over: nothing of it waits, and what was decided for it holds no longer.
     pub(in crate::policyd) fn session_ended(&self, session: &str, now: SystemTime) {
         self.close_all("the session ended", now, |entry| entry.session() == session);
-        let forgotten = self
-            .lock()
+        let mut state = self.lock();
+        let forgotten = state
             .grants
             .remove_those(|grant| grant.session_id == session);
-        if !forgotten.is_empty() {
-            self.note(Change::Forget(forgotten));
+        self.forget(&mut state, forgotten);
+    }
+
+    /// Has decisions that hold no longer taken from the disk, now or as soon as that can be written. The caller has the
+    /// state locked.
+    fn forget(&self, state: &mut State, forgotten: Vec<String>) {
+        if self.0.ledger.is_none() || forgotten.is_empty() {
+            return;
+        }
+        let ids = forgotten.iter().map(|id| (id.clone(), None));
+        state.unforgotten.extend(ids);
+        self.note(Change::Forget(forgotten));
+    }
+
+    /// Has the disk forget what it may not have forgotten yet.
+    async fn forget_for_good(&self) {
+        let Some(ledger) = &self.0.ledger else {
+            return;
+        };
+        if self.lock().unforgotten.is_empty() {
+            return;
+        }
+        // A decision on an approval whose first one wasn't recorded comes before this or after it.
+        let _alone = self.0.deciding.lock().await;
+        let ids: Vec<String> = self.lock().unforgotten.keys().cloned().collect();
+        if ledger.write(Change::Forget(ids.clone())).await.is_ok() {
+            let mut state = self.lock();
+            for id in &ids {
+                state.unforgotten.remove(id);
+            }
         }
     }
 
@@ -319,16 +540,17 @@ impl Desk {
         let _alone = self.0.deciding.lock().await;
         let now = SystemTime::now();
         self.sweep(now);
-        let (number, before) = {
+        let unknown = || ResolveError::Unknown(id.to_owned());
+        let number = self.lock().by_id.get(id).copied().ok_or_else(unknown)?;
+        self.look_again(number).await;
+        let before = {
             let state = self.lock();
-            let unknown = || ResolveError::Unknown(id.to_owned());
-            let number = state.by_id.get(id).copied().ok_or_else(unknown)?;
             let entry = state.entries.get(&number).ok_or_else(unknown)?;
-            (number, entry.recorded.clone())
+            entry.recorded.clone()
         };
         let closed_before = |approval| Resolved {
             outcome: pb::ResolveOutcome::ClosedBefore,
-            approval,
+            approval: Arc::unwrap_or_clone(approval),
         };
         if before.approval.state() != pb::ApprovalState::Pending {
             return Ok(closed_before(before.approval));
@@ -338,6 +560,7 @@ impl Desk {
         let remembered = grant.clone().map(|grant| Remembered {
             grant,
             effect: before.approval.effect.clone(),
+            asked: before.approval.asked.clone(),
             circumstances: before.circumstances,
         });
         let closing = Closing {
@@ -354,11 +577,25 @@ impl Desk {
         };
         if let Some(ledger) = &self.0.ledger {
             let mut after = before.clone();
-            after.approval.state = closing.state.into();
-            after.approval.resolution = Some(closing.resolution.clone());
+            let approval = Arc::make_mut(&mut after.approval);
+            approval.state = closing.state.into();
+            approval.resolution = Some(closing.resolution.clone());
             let change = Change::Decision(Box::new(after), remembered.clone().map(Box::new));
-            ledger.write(change).await?;
+            self.lock().unforgotten.remove(id);
+            if let Err(error) = ledger.write(change).await {
+                // A disk that is too slow may have taken it all the same.
+                let mut state = self.lock();
+                if let Some(entry) = state.entries.get(&number) {
+                    self.note(Change::Approval(Box::new(entry.recorded.clone())));
+                }
+                if remembered.is_some() {
+                    self.forget(&mut state, vec![id.to_owned()]);
+                }
+                return Err(error.into());
+            }
         }
+        // Other rules may have come into force while it was written.
+        self.look_again(number).await;
         let mut state = self.lock();
         let Some(recorded) = state.close(number, closing) else {
             // It was closed meanwhile, and nothing follows from the decision.
@@ -366,10 +603,10 @@ impl Desk {
                 .entries
                 .get(&number)
                 .map(|entry| entry.recorded.clone());
-            drop(state);
             if let Some(grant) = remembered {
-                self.note(Change::Forget(vec![grant.grant.approval_id]));
+                self.forget(&mut state, vec![grant.grant.approval_id]);
             }
+            drop(state);
             return match approval {
                 Some(recorded) => {
                     self.note(Change::Approval(Box::new(recorded.clone())));
@@ -379,15 +616,12 @@ impl Desk {
             };
         };
         let evicted = remembered.and_then(|remembered| state.grants.add(remembered));
-        let approval = recorded.approval.clone();
+        let approval = Arc::clone(&recorded.approval);
         self.closed(recorded);
-        drop(state);
-        if let Some(evicted) = evicted {
-            self.note(Change::Forget(vec![evicted]));
-        }
+        self.forget(&mut state, evicted.into_iter().collect());
         Ok(Resolved {
             outcome: pb::ResolveOutcome::Resolved,
-            approval,
+            approval: Arc::unwrap_or_clone(approval),
         })
     }
 
@@ -425,19 +659,40 @@ impl Desk {
         let forgotten = state
             .grants
             .remove_those(|grant| time(grant.expires_at) <= now);
-        drop(state);
-        if !forgotten.is_empty() {
-            self.note(Change::Forget(forgotten));
+        self.forget(&mut state, forgotten);
+    }
+
+    /// Sweeps for as long as the service runs, looks again at what waits, and has the disk forget. None of these waits for
+    /// another: rules and disks may be slow.
+    pub(in crate::policyd) async fn keep_swept(self) {
+        tokio::join!(
+            self.keep_sweeping(),
+            self.keep_looking(),
+            self.keep_forgetting()
+        );
+    }
+
+    async fn keep_sweeping(&self) {
+        let mut ticks = ticks();
+        loop {
+            ticks.tick().await;
+            self.sweep(SystemTime::now());
         }
     }
 
-    /// Sweeps for as long as the service runs.
-    pub(in crate::policyd) async fn keep_swept(self) {
-        let mut sweep = tokio::time::interval(SWEEP);
-        sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    async fn keep_looking(&self) {
+        let mut ticks = ticks();
         loop {
-            sweep.tick().await;
-            self.sweep(SystemTime::now());
+            ticks.tick().await;
+            self.look_again_at_all().await;
+        }
+    }
+
+    async fn keep_forgetting(&self) {
+        let mut ticks = ticks();
+        loop {
+            ticks.tick().await;
+            self.forget_for_good().await;
         }
     }
 
@@ -477,12 +732,14 @@ impl Desk {
     }
 
     /// What is open now, the earliest first, and all changes from now on.
-    pub(in crate::policyd) fn watch(&self) -> (Vec<pb::Approval>, broadcast::Receiver<Happened>) {
+    pub(in crate::policyd) fn watch(&self) -> (Vec<Arc<pb::Approval>>, Watch) {
         let state = self.lock();
         let open = state.entries.values().filter(|entry| entry.is_open());
-        let open = open.map(|entry| entry.recorded.approval.clone()).collect();
+        let open = open
+            .map(|entry| Arc::clone(&entry.recorded.approval))
+            .collect();
         // Changes are told with the state locked, so none is missed and none told twice.
-        (open, self.0.changes.subscribe())
+        (open, self.0.changes.watch())
     }
 
     /// What is remembered, the latest first.
@@ -492,12 +749,48 @@ impl Desk {
         all.map(|remembered| remembered.grant.clone()).collect()
     }
 
-    /// Has a decision hold no longer; `None` if it doesn't.
-    pub(super) fn revoke(&self, approval_id: &str) -> Option<pb::Grant> {
-        let removed = self.lock().grants.remove(approval_id)?;
-        self.note(Change::Forget(vec![approval_id.to_owned()]));
-        Some(removed.grant)
+    /// Has a decision hold no longer, at once, and returns when the disk has forgotten it.
+    pub(super) async fn revoke(&self, approval_id: &str) -> Result<pb::Grant, RevokeError> {
+        let grant = {
+            let mut state = self.lock();
+            let removed = state.grants.remove(approval_id);
+            let unforgotten = || state.unforgotten.get(approval_id).cloned().flatten();
+            let grant = removed.map(|removed| removed.grant).or_else(unforgotten);
+            let grant = grant.ok_or_else(|| RevokeError::Unknown(approval_id.to_owned()))?;
+            if self.0.ledger.is_some() {
+                let id = approval_id.to_owned();
+                state.unforgotten.insert(id, Some(grant.clone()));
+            }
+            grant
+        };
+        if let Some(ledger) = &self.0.ledger {
+            let change = Change::Forget(vec![approval_id.to_owned()]);
+            ledger.write(change).await?;
+            self.lock().unforgotten.remove(approval_id);
+        }
+        Ok(grant)
     }
+}
+
+/// Whether an approval is of the same rule, for the same, and of the same people as what is asked.
+fn is_asked_so(approval: &pb::Approval, question: &Question<'_>) -> bool {
+    approval.rule == question.ruling.rule
+        && approval.asked == question.ask.asked.as_deref().unwrap_or_default()
+        && approval.effect == approval::effect_of(question)
+}
+
+fn ticks() -> tokio::time::Interval {
+    let mut ticks = tokio::time::interval(SWEEP);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    ticks
+}
+
+/// Whether it waits, and these rules weren't asked about it. Where its gate hasn't asked since the service began, that is
+/// done when it does.
+fn is_overtaken(entry: &Entry, rules: &Rules) -> bool {
+    entry.is_open()
+        && entry.asked.is_some()
+        && entry.recorded.approval.policy_revision != rules.revision()
 }
 
 fn pending(approval: &pb::Approval, now: SystemTime) -> Answered {

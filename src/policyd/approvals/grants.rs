@@ -22,6 +22,8 @@ pub(in crate::policyd) struct Remembered {
     pub(super) grant: pb::Grant,
     /// What was approved.
     pub(super) effect: Option<Effect>,
+    /// Who was asked, as the rule names them.
+    pub(super) asked: String,
     /// Names what else the command depends on.
     pub(super) circumstances: [u8; 32],
 }
@@ -84,6 +86,7 @@ impl Grants {
             time(remembered.grant.expires_at) > now
                 && remembered.circumstances == circumstances
                 && remembered.effect == effect
+                && remembered.asked == question.ask.asked.as_deref().unwrap_or_default()
                 && covers(&remembered.grant, question)
         })?;
         let grant = &mut remembered.grant;

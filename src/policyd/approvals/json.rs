@@ -8,9 +8,6 @@ use crate::pb::approval::v1 as pb;
 use crate::pb::v1;
 use crate::policyd::text;
 
-/// Longest command line in it, in bytes; the arguments are whole.
-const COMMAND_LINE: usize = 64 << 10;
-
 /// A time as people and programs read it; empty where there is none.
 pub(crate) fn time(time: Option<prost_types::Timestamp>) -> String {
     let time = time.and_then(|time| SystemTime::try_from(time).ok());
@@ -40,9 +37,10 @@ pub(crate) fn decision_name(decision: pb::Decision) -> &'static str {
     }
 }
 
-/// The command of an approval, quoted as a shell would read it, and fit for a terminal.
+/// The command of an approval, quoted as a shell would read it, and fit for a terminal. Whole, for nobody is to decide of
+/// a part: what a person is asked about is bounded, though quoting may make four bytes of one.
 pub(crate) fn command_line(approval: &pb::Approval) -> String {
-    super::approval::command_line(approval, COMMAND_LINE)
+    super::approval::command_line(approval, usize::MAX)
 }
 
 /// What follows if it is approved, in words that are fit for a terminal.
@@ -145,4 +143,27 @@ pub(crate) fn grant(grant: &pb::Grant) -> Value {
         "workdir": Some(lossy(&grant.workdir)).filter(|workdir| !workdir.is_empty()),
         "uses": grant.uses,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_whole_however_long_it_gets_by_being_quoted() {
+        let noise = vec![1; 32 << 10];
+        let words = [&b"uname"[..], &noise, b"--harmless", b"--evil"];
+        let approval = pb::Approval {
+            exec: Some(pb::AskedExec {
+                file: prost::bytes::Bytes::from_static(b"/bin/uname"),
+                arguments: words.map(prost::bytes::Bytes::copy_from_slice).to_vec(),
+                ..pb::AskedExec::default()
+            }),
+            ..pb::Approval::default()
+        };
+        let line = command_line(&approval);
+        assert!(line.ends_with("' --harmless --evil"), "{}", line.len());
+        assert_eq!(line.matches("\\x01").count(), noise.len());
+        assert_eq!(super::approval(&approval)["command_line"], line);
+    }
 }

@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -12,6 +12,7 @@ use rusqlite::{Connection, OpenFlags, Transaction, params};
 use tokio::sync::{mpsc, oneshot};
 
 use super::approval::QuestionDigest;
+use super::desk::{CLOSED_BYTES, WAITING_BYTES, WAITING_IN_ALL, size_in_memory};
 use super::grants::Remembered;
 use crate::pb::approval::v1 as pb;
 use crate::policyd::store::{self, StoreError};
@@ -30,7 +31,9 @@ const BATCH: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Closed approvals, and ended sessions, that are kept; the earliest go.
 const KEPT: i64 = 100_000;
-/// How often that is looked at, in commits.
+/// Most bytes of the database, but for what is open: once it has more, the earliest go until a quarter is free.
+const KEPT_BYTES: i64 = 256 << 20;
+/// How often their number is looked at, in commits.
 const TRIMMING: u32 = 256;
 
 static FAILURES: Throttle = Throttle::new(Duration::from_secs(5));
@@ -75,7 +78,7 @@ pub(in crate::policyd) struct Termination {
 /// An approval, with what isn't told of it.
 #[derive(Debug, Clone)]
 pub(super) struct Recorded {
-    pub(super) approval: pb::Approval,
+    pub(super) approval: Arc<pb::Approval>,
     pub(super) question: QuestionDigest,
     pub(super) circumstances: [u8; 32],
 }
@@ -109,12 +112,21 @@ pub(in crate::policyd) struct NotRecorded(String);
 #[derive(Debug, Clone)]
 pub(in crate::policyd) struct Ledger {
     queue: mpsc::Sender<Entry>,
-    writer: std::sync::Arc<Mutex<Option<JoinHandle<()>>>>,
+    writer: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
 struct Entry {
     change: Change,
     reply: Option<oneshot::Sender<Result<(), NotRecorded>>>,
+}
+
+impl Entry {
+    fn answer(self, written: Result<(), NotRecorded>) {
+        if let Some(reply) = self.reply {
+            // Whoever waited may have gone.
+            let _ = reply.send(written);
+        }
+    }
 }
 
 impl Ledger {
@@ -140,13 +152,14 @@ impl Ledger {
                     connection,
                     place,
                     commits: 0,
+                    most_bytes: KEPT_BYTES,
                 }
                 .run(entries);
             })
             .map_err(|source| StoreError::Thread { source })?;
         let ledger = Self {
             queue,
-            writer: std::sync::Arc::new(Mutex::new(Some(writer))),
+            writer: Arc::new(Mutex::new(Some(writer))),
         };
         Ok((ledger, loaded))
     }
@@ -167,7 +180,8 @@ impl Ledger {
         }
     }
 
-    /// Writes a change, and returns once it is on disk.
+    /// Writes a change, and returns once it is on disk. What it gives up waiting for isn't written any more, unless the
+    /// disk has it already.
     pub(super) async fn write(&self, change: Change) -> Result<(), NotRecorded> {
         let (reply, written) = oneshot::channel();
         let entry = Entry {
@@ -290,30 +304,22 @@ fn check(connection: &Connection, path: &Path) -> Result<(), StoreError> {
 }
 
 fn load(connection: &Connection, latest: usize) -> rusqlite::Result<Loaded> {
-    let latest = i64::try_from(latest).unwrap_or(i64::MAX);
     let pending = i32::from(pb::ApprovalState::Pending);
-    // A row that can't be read, of a later version for example, is passed over: it denies.
-    let approvals = connection
-        .prepare(
-            "SELECT approval, question, circumstances FROM (
-                 SELECT * FROM approvals WHERE state = ?1
-                 UNION ALL
-                 SELECT * FROM (SELECT * FROM approvals WHERE state <> ?1 ORDER BY opened_ns DESC LIMIT ?2)
-             ) ORDER BY opened_ns",
-        )?
-        .query_map(params![pending, latest], |row| {
-            let approval: Vec<u8> = row.get(0)?;
-            Ok(pb::Approval::decode(&approval[..]).ok().zip(Some((row.get(1)?, row.get(2)?))))
-        })?
-        .filter_map(Result::transpose)
-        .map(|row| {
-            row.map(|(approval, (question, circumstances))| Recorded {
-                approval,
-                question,
-                circumstances,
-            })
-        })
-        .collect::<rusqlite::Result<_>>()?;
+    let open =
+        "SELECT rowid, opened_ns FROM approvals WHERE state = ?1 ORDER BY opened_ns DESC LIMIT ?2";
+    let closed =
+        "SELECT rowid, opened_ns FROM approvals WHERE state <> ?1 ORDER BY opened_ns DESC LIMIT ?2";
+    let mut found = latest_of(connection, open, pending, WAITING_IN_ALL, WAITING_BYTES)?;
+    found.extend(latest_of(
+        connection,
+        closed,
+        pending,
+        latest,
+        CLOSED_BYTES,
+    )?);
+    found.sort_by_key(|(opened, _)| *opened);
+    let approvals = found.into_iter().map(|(_, recorded)| recorded).collect();
+    let latest = i64::try_from(latest).unwrap_or(i64::MAX);
     let grants = connection
         .prepare("SELECT granted, effect, circumstances FROM grants ORDER BY rowid")?
         .query_map([], |row| {
@@ -324,6 +330,7 @@ fn load(connection: &Connection, latest: usize) -> rusqlite::Result<Loaded> {
             Ok(grant.zip(effect).map(|(grant, effect)| Remembered {
                 grant,
                 effect: effect.effect,
+                asked: effect.asked,
                 circumstances,
             }))
         })?
@@ -349,10 +356,52 @@ fn load(connection: &Connection, latest: usize) -> rusqlite::Result<Loaded> {
     })
 }
 
+/// The latest of those that a query finds, the earliest first, with when they were opened: as many as fit in so many
+/// bytes of memory. Each is read by itself, so that no more of them is there at any time.
+fn latest_of(
+    connection: &Connection,
+    query: &str,
+    pending: i32,
+    most: usize,
+    most_bytes: usize,
+) -> rusqlite::Result<Vec<(i64, Recorded)>> {
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let rows: Vec<(i64, i64)> = connection
+        .prepare(query)?
+        .query_map(params![pending, most], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut read = connection
+        .prepare("SELECT approval, question, circumstances FROM approvals WHERE rowid = ?1")?;
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    for (rowid, opened) in rows {
+        let (encoded, question, circumstances) = read.query_row([rowid], |row| {
+            Ok((row.get::<_, Vec<u8>>(0)?, row.get(1)?, row.get(2)?))
+        })?;
+        // A row that can't be read, of a later version for example, is passed over: it denies.
+        let Ok(approval) = pb::Approval::decode(&encoded[..]) else {
+            continue;
+        };
+        bytes += size_in_memory(&approval);
+        if bytes > most_bytes {
+            break;
+        }
+        let recorded = Recorded {
+            approval: Arc::new(approval),
+            question,
+            circumstances,
+        };
+        found.push((opened, recorded));
+    }
+    found.reverse();
+    Ok(found)
+}
+
 struct Writer {
     connection: Connection,
     place: store::Place,
     commits: u32,
+    /// From how many bytes on it is trimmed.
+    most_bytes: i64,
 }
 
 impl Writer {
@@ -367,20 +416,34 @@ impl Writer {
             let is_last = batch
                 .iter()
                 .any(|entry| matches!(entry.change, Change::Close));
-            let written = self.commit(&batch).map_err(|error| {
-                if let Some(held_back) = FAILURES.admit() {
-                    tracing::error!(held_back, "recording approvals: {error}");
+            // Whoever was told that it isn't recorded is to be right.
+            batch.retain(|entry| !entry.reply.as_ref().is_some_and(oneshot::Sender::is_closed));
+            let began = Instant::now();
+            let written = self.write(&batch);
+            // One that can't be written takes no others with it. Where it's another's lock, there would be no end of waiting.
+            if written.is_err() && batch.len() > 1 && began.elapsed() < BUSY_TIME / 2 {
+                for entry in batch {
+                    let written = self.write(std::slice::from_ref(&entry));
+                    entry.answer(written);
                 }
-                NotRecorded(error.to_string())
-            });
-            for reply in batch.into_iter().filter_map(|entry| entry.reply) {
-                // Whoever waited may have gone.
-                let _ = reply.send(written.clone());
+            } else {
+                for entry in batch {
+                    entry.answer(written.clone());
+                }
             }
             if is_last {
                 return;
             }
         }
+    }
+
+    fn write(&mut self, batch: &[Entry]) -> Result<(), NotRecorded> {
+        self.commit(batch).map_err(|error| {
+            if let Some(held_back) = FAILURES.admit() {
+                tracing::error!(held_back, "recording approvals: {error}");
+            }
+            NotRecorded(error.to_string())
+        })
     }
 
     fn commit(&mut self, batch: &[Entry]) -> Result<(), store::WriteError> {
@@ -419,6 +482,12 @@ impl Writer {
         if self.commits.is_multiple_of(TRIMMING) {
             trim(&transaction)?;
         }
+        if used_bytes(&transaction)? > self.most_bytes {
+            trim_bytes(&transaction)?;
+            // What can't be trimmed isn't tried again each time.
+            let most = used_bytes(&transaction)? + KEPT_BYTES / 4;
+            self.most_bytes = most.max(KEPT_BYTES);
+        }
         self.place.check()?;
         Ok(transaction.commit()?)
     }
@@ -434,6 +503,26 @@ fn trim(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
         "DELETE FROM terminations WHERE rowid IN
              (SELECT rowid FROM terminations ORDER BY at_ns DESC LIMIT -1 OFFSET ?1)",
         [KEPT],
+    )?;
+    Ok(())
+}
+
+fn used_bytes(transaction: &Transaction<'_>) -> rusqlite::Result<i64> {
+    let number =
+        |name: &str| transaction.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    Ok((number("page_count")? - number("freelist_count")?) * number("page_size")?)
+}
+
+fn trim_bytes(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    // Their lengths first: sorted with the approvals, it would have a copy of all of them.
+    transaction.execute(
+        "WITH sizes AS MATERIALIZED
+             (SELECT rowid AS id, opened_ns, length(approval) AS size FROM approvals WHERE state <> ?1)
+         DELETE FROM approvals WHERE rowid IN
+             (SELECT id FROM
+                 (SELECT id, sum(size) OVER (ORDER BY opened_ns DESC, id DESC) AS total FROM sizes)
+             WHERE total > ?2)",
+        params![i32::from(pb::ApprovalState::Pending), KEPT_BYTES / 4 * 3],
     )?;
     Ok(())
 }
@@ -466,6 +555,7 @@ fn write_approval(transaction: &Transaction<'_>, recorded: &Recorded) -> rusqlit
 fn write_grant(transaction: &Transaction<'_>, remembered: &Remembered) -> rusqlite::Result<()> {
     let effect = pb::Approval {
         effect: remembered.effect.clone(),
+        asked: remembered.asked.clone(),
         ..pb::Approval::default()
     };
     transaction

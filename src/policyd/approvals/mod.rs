@@ -8,7 +8,7 @@
 //!
 //! Invariants: an approval is closed once, and whoever comes later is told how; a decision is recorded
 //! before it has any effect; nothing but an operator's decision leads to a command that runs; what waits
-//! is bounded, per gate and in total, in number and in bytes; whoever watches never holds up anybody.
+//! is bounded, per session, per gate and in total, in number and in bytes; whoever watches never holds up anybody.
 //!
 //! Not here: which execs are asked about (`rules`), who an operator is (`authenticate`).
 
@@ -19,9 +19,11 @@ pub(crate) mod json;
 mod ledger;
 mod service;
 
-pub(super) use approval::{Decided, Question, command_line};
+pub(crate) use approval::asked;
+pub(super) use approval::{Decided, Question};
 pub(super) use desk::{
-    Answered, CLOSED as MOST_CLOSED, Control, Desk, Happened, WAITING_OF_ONE_SESSION,
+    Answered, CLOSED as MOST_CLOSED, Control, Desk, Happened, NO_LONGER_ASKED,
+    WAITING_OF_ONE_SESSION, Watch,
 };
 pub(super) use ledger::{Ledger, Loaded, Termination};
 pub(super) use service::Approvals;

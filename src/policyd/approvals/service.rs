@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use super::desk::{Desk, Happened, ResolveError};
+use super::desk::{Desk, Happened, ResolveError, RevokeError, Watch};
 use crate::pb::approval::v1 as pb;
 use crate::pb::approval::v1::approval_service_server::ApprovalService;
 use crate::policyd::admission::{Admission, Admitted, Bounds};
 use crate::policyd::authenticate::{OperatorCaller, operator};
-use crate::policyd::operators::Operator;
+use crate::policyd::operators::{Duty, Operator};
 use crate::policyd::throttle::Throttle;
 use crate::policyd::tokens::Tokens;
 
@@ -25,8 +26,8 @@ const LARGEST_PAGE: usize = 1_000;
 const PAGE_BYTES: usize = 8 << 20;
 /// Longest id, in bytes.
 const LONGEST_ID: usize = 64;
-/// Changes that wait for a watcher that doesn't read them.
-const QUEUED_CHANGES: usize = 64;
+/// Changes that wait for a watcher that doesn't read them, each with an approval of its own.
+const QUEUED_CHANGES: usize = 8;
 /// How long a watcher may not read.
 const WATCHER_PATIENCE: Duration = Duration::from_secs(30);
 /// Most watchers at once; those of one operator are half of it.
@@ -212,8 +213,13 @@ impl ApprovalService for Approvals {
     ) -> Result<Response<pb::RevokeGrantResponse>, Status> {
         let caller = operator(&request)?;
         let id = request.into_inner().approval_id;
-        let grant = self.desk.revoke(valid_id(&id)?).ok_or_else(|| {
-            Status::not_found(format!("nothing is remembered of an approval {id}"))
+        let revoked = self.desk.revoke(valid_id(&id)?).await;
+        let grant = revoked.map_err(|error| match &error {
+            RevokeError::Unknown(_) => Status::not_found(error.to_string()),
+            RevokeError::NotRecorded(_) => {
+                tracing::error!(approval = id, by = %caller.operator, "{error}");
+                Status::unavailable(error.to_string())
+            }
         })?;
         tracing::info!(approval = id, by = %caller.operator, "a decision holds no longer");
         Ok(Response::new(pb::RevokeGrantResponse {
@@ -231,7 +237,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    async fn run(mut self, open: Vec<pb::Approval>, changes: broadcast::Receiver<Happened>) {
+    async fn run(mut self, open: Vec<Arc<pb::Approval>>, changes: Watch) {
         if let Err(Some(status)) = self.follow(open, changes).await {
             // Whether it is read or not, the call ends.
             let _ = tokio::time::timeout(WATCHER_PATIENCE, self.sender.send(Err(status))).await;
@@ -240,10 +246,11 @@ impl Watcher {
 
     async fn follow(
         &mut self,
-        open: Vec<pb::Approval>,
-        mut changes: broadcast::Receiver<Happened>,
+        open: Vec<Arc<pb::Approval>>,
+        mut changes: Watch,
     ) -> Result<(), Option<Status>> {
         for approval in open {
+            let approval = Arc::unwrap_or_clone(approval);
             self.send(pb::ApprovalChange::Existing, Some(approval))
                 .await?;
         }
@@ -256,22 +263,31 @@ impl Watcher {
                 () = self.sender.closed() => return Err(None),
                 changed = self.operators.changed() => {
                     let credential = &self.caller.credential;
-                    if changed.is_err() || self.operators.borrow_and_update().holder(credential).is_none() {
-                        return Err(Some(Status::unauthenticated(
-                            "the credential of this call isn't valid any more",
-                        )));
+                    let duty = self.operators.borrow_and_update().holder(credential).map(Operator::duty);
+                    match duty {
+                        Some(Duty::Operate) if changed.is_ok() => {}
+                        Some(Duty::Audit) => {
+                            return Err(Some(Status::permission_denied(
+                                "the credential of this call is an auditor's now: approvals are for operators",
+                            )));
+                        }
+                        _ => {
+                            return Err(Some(Status::unauthenticated(
+                                "the credential of this call isn't valid any more",
+                            )));
+                        }
                     }
                 }
                 happened = changes.recv() => match happened {
                     Ok(Happened { change, approval }) => {
                         self.send(change, Some(Arc::unwrap_or_clone(approval))).await?;
                     }
-                    Err(broadcast::error::RecvError::Lagged(missed)) => {
+                    Err(RecvError::Lagged(missed)) => {
                         return Err(Some(Status::data_loss(format!(
                             "{missed} changes were missed; watch again"
                         ))));
                     }
-                    Err(broadcast::error::RecvError::Closed) => return Ok(()),
+                    Err(RecvError::Closed) => return Ok(()),
                 },
             }
         }

@@ -1,3 +1,8 @@
+mod bounds;
+mod calls;
+mod overtaken;
+mod remembered;
+
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
@@ -21,10 +26,9 @@ struct Asker {
 
 impl Asker {
     fn new(session: char) -> Self {
-        let rules = "prefix_rule([\"uname\"], \"ask\", within = \"2m\", name = \"kernel\")";
         let (call, controls) = mpsc::channel(8);
         Self {
-            rules: Rules::parse("x.rules", rules.to_owned()).expect("rules"),
+            rules: rules(", name = \"kernel\""),
             session: SessionFacts {
                 id: session.to_string().repeat(32),
                 gate: GateIdentity::token("ci").expect("a name"),
@@ -58,17 +62,14 @@ impl Asker {
     }
 
     fn ask(&self, desk: &Desk, exec_id: u64, argument: &str, now: SystemTime) -> Answered {
+        self.put(desk, &exec(exec_id, argument), now)
+    }
+
+    fn put(&self, desk: &Desk, exec: &v1::ExecRequested, now: SystemTime) -> Answered {
         let ruling = self.ruling();
-        let exec = v1::ExecRequested {
-            exec_id,
-            file: b"/usr/bin/uname"[..].into(),
-            arguments: vec![b"uname"[..].into(), argument.to_owned().into_bytes().into()],
-            workdir: b"/work"[..].into(),
-            ..v1::ExecRequested::default()
-        };
         let question = Question {
             session: &self.session,
-            exec: &exec,
+            exec,
             ruling: &ruling,
             ask: ruling.ask.as_ref().expect("a question"),
             revision: "r",
@@ -81,6 +82,22 @@ impl Asker {
             Ok(Control::Verdict(decided)) => decided.verdict,
             other => panic!("{other:?}"),
         }
+    }
+}
+
+/// Rules that ask about the one program, and say more of it besides.
+fn rules(more: &str) -> Rules {
+    let rules = format!("prefix_rule([\"uname\"], \"ask\", within = \"2m\"{more})");
+    Rules::parse("x.rules", rules).expect("rules")
+}
+
+fn exec(exec_id: u64, argument: &str) -> v1::ExecRequested {
+    v1::ExecRequested {
+        exec_id,
+        file: b"/usr/bin/uname"[..].into(),
+        arguments: vec![b"uname"[..].into(), argument.to_owned().into_bytes().into()],
+        workdir: b"/work"[..].into(),
+        ..v1::ExecRequested::default()
     }
 }
 
@@ -149,8 +166,8 @@ async fn a_gate_that_comes_back_finds_its_approval_or_what_was_decided() {
     asker.reconnect();
     assert!(is_pending(&asker.ask(&desk, 1, "x", now)));
     let id = only(&desk).approval_id;
-    // It doesn't count as away any more.
-    desk.sweep(now + Duration::from_secs(59));
+    // It doesn't count as away any more: a minute after it went, nothing has been withdrawn.
+    desk.sweep(now + Duration::from_secs(61));
     assert_eq!(only(&desk).state(), pb::ApprovalState::Pending);
 
     desk.call_ended(&asker.call, now);
@@ -162,6 +179,39 @@ async fn a_gate_that_comes_back_finds_its_approval_or_what_was_decided() {
     // The same number for another command is another question.
     assert!(is_pending(&asker.ask(&desk, 1, "y", now)));
     assert_ne!(desk.watch().0[0].approval_id, id);
+}
+
+/// A person decides what was shown: nothing else follows from it, though it is asked under the same number.
+#[tokio::test]
+async fn what_is_asked_anew_and_differently_withdraws_what_was_open() {
+    for change in ["command", "rule", "people", "effect"] {
+        let (desk, mut asker) = (desk(), Asker::new('a'));
+        let now = SystemTime::now();
+        assert!(is_pending(&asker.ask(&desk, 1, "x", now)));
+        let before = only(&desk).approval_id;
+        let mut argument = "x";
+        match change {
+            "command" => argument = "y",
+            "rule" => asker.rules = rules(", name = \"other\""),
+            "people" => asker.rules = rules(", name = \"kernel\", asks = \"another team\""),
+            _ => asker.rules = rules(", name = \"kernel\", execution = \"unsandboxed\""),
+        }
+        assert!(is_pending(&asker.ask(&desk, 1, argument, now)), "{change}");
+        let (open, _) = desk.watch();
+        assert_eq!(open.len(), 1, "{change}");
+        assert_ne!(open[0].approval_id, before, "{change}");
+        let closed = desk.get(&before).expect("it is known");
+        assert_eq!(closed.state(), pb::ApprovalState::Withdrawn, "{change}");
+        let note = closed.resolution.expect("how it was closed").note;
+        assert_eq!(note, "it was asked about anew, and differently");
+        // Whoever saw it meanwhile decides nothing.
+        let operator = Operator::named("ada", Duty::Operate).expect("a name");
+        let scope = pb::Scope::default();
+        let resolved = desk.resolve(&before, pb::Decision::Approve, "", &scope, &operator);
+        let outcome = resolved.await.expect("it was closed").outcome;
+        assert_eq!(outcome, pb::ResolveOutcome::ClosedBefore, "{change}");
+        assert!(asker.controls.try_recv().is_err(), "{change}");
+    }
 }
 
 #[test]
@@ -182,7 +232,7 @@ fn an_approval_whose_gate_stays_away_is_withdrawn() {
     // Should it come back after all, it asks anew.
     assert!(is_pending(&asker.ask(&desk, 1, "x", now)));
     desk.session_ended(&asker.session.id, now);
-    assert_eq!(desk.watch().0, []);
+    assert!(desk.watch().0.is_empty());
 }
 
 #[test]

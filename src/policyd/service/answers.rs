@@ -9,7 +9,11 @@ use crate::pb::v1;
 use crate::policyd::approvals::Decided;
 use crate::policyd::rules::{OpinionReuse, OpinionReuseScope, Rules, Ruling};
 
-pub(super) fn verdict(rules: &Rules, exec: &v1::ExecRequested, ruling: Ruling) -> v1::Verdict {
+pub(in crate::policyd) fn verdict(
+    rules: &Rules,
+    exec: &v1::ExecRequested,
+    ruling: Ruling,
+) -> v1::Verdict {
     let Ruling {
         decision,
         reason_code,

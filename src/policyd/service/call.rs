@@ -10,13 +10,16 @@ use super::Setting;
 use super::answers::{stored, verdict};
 use super::events::{next, size_of_facts};
 use super::facts::{ruling, session_facts};
+use super::reader::{READING_PATIENCE, Unsent, send};
 use crate::model::EscalationDecision;
 use crate::pb::audit::v1::{self as record, AnswerMode, StoredAnswer};
 use crate::pb::v1::session_request::Event;
 use crate::pb::v1::session_response::Answer;
 use crate::pb::{TraceParent, v1};
 use crate::policyd::admission::Admitted;
-use crate::policyd::approvals::{Answered, Control, Decided, Question, Termination};
+use crate::policyd::approvals::{
+    Answered, Control, Decided, NO_LONGER_ASKED, Question, Termination,
+};
 use crate::policyd::arrival::LongMessages;
 use crate::policyd::authenticate::{Caller, not_a_gate, promoted, revoked};
 use crate::policyd::bounds;
@@ -24,14 +27,12 @@ use crate::policyd::identity::GateIdentity;
 use crate::policyd::numbers::Counted;
 use crate::policyd::owners::Claim;
 use crate::policyd::rate::{Allowance, Within};
-use crate::policyd::rules::SessionFacts;
-use crate::policyd::sessions::{CODE_TERMINATED, words};
+use crate::policyd::rules::{SessionFacts, log_failures};
+use crate::policyd::sessions::{CODE_TERMINATED, denied, words};
 use crate::policyd::store::Journal;
 use crate::policyd::text;
 use crate::policyd::throttle::Throttle;
 
-/// How long they wait. A gate reads all the time, or it is no more.
-const READING_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a call may take to say which session it is.
 const OPENING_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a call that ends waits for its events to be stored.
@@ -47,6 +48,18 @@ static UNASKED: Throttle = Throttle::new(Duration::from_secs(60));
 static RATE_LIMITED: Throttle = Throttle::new(Duration::from_secs(1));
 /// Reason code of what is denied because its gate asks about more than it may.
 const CODE_RATE_LIMITED: &str = "gate.rate_limited";
+/// Reason codes of denials that no rules were asked about. All others are of rules, or of the person whom they ask.
+pub(in crate::policyd) const CODES_OF_NO_RULES: [&str; 2] = [CODE_TERMINATED, CODE_RATE_LIMITED];
+
+/// A denial that no rules were asked about; `code` is one of [`CODES_OF_NO_RULES`].
+fn denied_without_rules(exec_id: u64, code: &'static str, reason: String) -> Answered {
+    Answered::Decided(Box::new(Decided::from(v1::Verdict {
+        exec_id,
+        decision: Some(v1::verdict::Decision::Deny(v1::Deny { reason })),
+        reason_code: code.to_owned(),
+        ..v1::Verdict::default()
+    })))
+}
 
 pub(super) struct Call {
     /// The trace that it belongs to, as the gate says.
@@ -114,8 +127,7 @@ impl Call {
                     tracing::warn!(session, %gate, trace, ?code, held_back, "refused a call: {text}");
                 }
                 // Nobody reads it if the gate is gone.
-                let sending = self.answers.send(Err(status));
-                let _ = tokio::time::timeout(READING_PATIENCE, sending).await;
+                let _ = send(&self.answers, Err(status)).await;
             }
         }
     }
@@ -295,9 +307,16 @@ impl Call {
                 }
                 Some(control) = self.controls.recv() => match control {
                     Control::Verdict(decided) => {
-                        self.answer(Answer::Verdict(decided.verdict.clone())).await?;
+                        let (exec_id, answered) = (decided.verdict.exec_id, Answered::Decided(decided));
+                        let answer = self.reply_later(exec_id, answered, None).await?;
                         if let Some(journal) = &mut journal {
-                            journal.answered(stored(*decided, None));
+                            journal.answered(answer);
+                        }
+                    }
+                    Control::Anew(anew) => {
+                        let answer = self.reply_later(anew.exec_id, anew.answered, anew.monitored).await?;
+                        if let Some(journal) = &mut journal {
+                            journal.answered(answer);
                         }
                     }
                     Control::Terminate(termination) => {
@@ -351,38 +370,12 @@ impl Call {
             // Nobody waits for the verdict any more.
             Some(Event::ExecRequested(_)) if conversation == Conversation::Delivery => Ok(None),
             Some(Event::ExecRequested(exec)) => {
-                match self.decide(session, exec) {
-                    (Answered::Decided(mut decided), monitored) => {
-                        decided.verdict.service_time = received.elapsed().try_into().ok();
-                        self.answer(Answer::Verdict(decided.verdict.clone())).await?;
-                        Ok(Some(stored(*decided, monitored)))
-                    }
-                    (
-                        Answered::Pending {
-                            within,
-                            message,
-                            approval_id,
-                        },
-                        _,
-                    ) => {
-                        self.answer(Answer::VerdictPending(v1::VerdictPending {
-                            exec_id: exec.exec_id,
-                            expected_within: within.try_into().ok(),
-                            message,
-                        }))
-                        .await?;
-                        Ok(Some(StoredAnswer {
-                            verdict: Some(v1::Verdict {
-                                exec_id: exec.exec_id,
-                                ..v1::Verdict::default()
-                            }),
-                            mode: AnswerMode::Pending.into(),
-                            approval_id,
-                            decided_by: String::new(),
-                            termination: None,
-                        }))
-                    }
+                let (mut answered, monitored) = self.decide(session, exec);
+                if let Answered::Decided(decided) = &mut answered {
+                    decided.verdict.service_time = received.elapsed().try_into().ok();
                 }
+                let answer = self.reply(exec.exec_id, answered, monitored).await?;
+                Ok(Some(answer))
             }
             Some(Event::ExecWithdrawn(withdrawn)) => {
                 self.withdrawn(session, withdrawn);
@@ -410,6 +403,59 @@ impl Call {
         }
     }
 
+    /// Answers an exec that has waited; gives what is to be recorded.
+    async fn reply_later(
+        &mut self,
+        exec_id: u64,
+        answered: Answered,
+        monitored: Option<EscalationDecision>,
+    ) -> Result<StoredAnswer, Gone> {
+        // Whatever was decided, the session is to end.
+        if let Some(words) = &self.terminated {
+            let denied = Answered::Decided(Box::new(denied(exec_id, words).into()));
+            return self.reply(exec_id, denied, None).await;
+        }
+        self.reply(exec_id, answered, monitored).await
+    }
+
+    /// Answers an exec; gives what is to be recorded.
+    async fn reply(
+        &mut self,
+        exec_id: u64,
+        answered: Answered,
+        monitored: Option<EscalationDecision>,
+    ) -> Result<StoredAnswer, Gone> {
+        match answered {
+            Answered::Decided(decided) => {
+                self.answer(Answer::Verdict(decided.verdict.clone()))
+                    .await?;
+                Ok(stored(*decided, monitored))
+            }
+            Answered::Pending {
+                within,
+                message,
+                approval_id,
+            } => {
+                self.answer(Answer::VerdictPending(v1::VerdictPending {
+                    exec_id,
+                    expected_within: within.try_into().ok(),
+                    message,
+                }))
+                .await?;
+                Ok(StoredAnswer {
+                    verdict: Some(v1::Verdict {
+                        exec_id,
+                        ..v1::Verdict::default()
+                    }),
+                    mode: AnswerMode::Pending.into(),
+                    approval_id,
+                    decided_by: String::new(),
+                    termination: None,
+                })
+            }
+        }
+    }
+
     /// Decides by the rules, or has a person asked where they say so.
     /// What the gate is answered, and what would have been decided where that is only monitored.
     fn decide(
@@ -417,16 +463,9 @@ impl Call {
         session: &SessionFacts,
         exec: &v1::ExecRequested,
     ) -> (Answered, Option<EscalationDecision>) {
-        if let Some(reason) = &self.terminated {
-            let verdict = v1::Verdict {
-                exec_id: exec.exec_id,
-                decision: Some(v1::verdict::Decision::Deny(v1::Deny {
-                    reason: format!("the session was {reason}"),
-                })),
-                reason_code: CODE_TERMINATED.to_owned(),
-                ..v1::Verdict::default()
-            };
-            return (Answered::Decided(Box::new(verdict.into())), None);
+        if let Some(words) = &self.terminated {
+            let denied = denied(exec.exec_id, words);
+            return (Answered::Decided(Box::new(denied.into())), None);
         }
         if let Some(allowance) = &self.allowance
             && allowance.take(Instant::now()) == Within::No
@@ -442,6 +481,7 @@ impl Call {
             ruling(&rules, session, exec)
         };
         rules.took(began.elapsed());
+        log_failures(&ruling, session, exec);
         let monitored = ruling.monitored.clone();
         let numbers = &self.setting.numbers;
         if ruling.ask.is_some() && self.setting.desk.is_some() && monitored.is_none() {
@@ -466,8 +506,8 @@ impl Call {
                 && self.is_resumed
             {
                 // It may have been asked about before, by other rules.
-                let note = "the rules ask no longer";
-                desk.withdraw(&session.id, exec.exec_id, note, SystemTime::now());
+                let now = SystemTime::now();
+                desk.withdraw(&session.id, exec.exec_id, NO_LONGER_ASKED, now);
             }
             if ruling.ask.is_some()
                 && let Some(held_back) = UNASKED.admit()
@@ -492,16 +532,10 @@ impl Call {
                 "denied an exec: this gate asks about more than {most} a second"
             );
         }
-        Answered::Decided(Box::new(Decided::from(v1::Verdict {
-            exec_id,
-            decision: Some(v1::verdict::Decision::Deny(v1::Deny {
-                reason: format!(
-                    "more than {most} commands a second ask the policy service; try again in a moment"
-                ),
-            })),
-            reason_code: CODE_RATE_LIMITED.to_owned(),
-            ..v1::Verdict::default()
-        })))
+        let reason = format!(
+            "more than {most} commands a second ask the policy service; try again in a moment"
+        );
+        denied_without_rules(exec_id, CODE_RATE_LIMITED, reason)
     }
 
     fn withdrawn(&self, session: &SessionFacts, withdrawn: &v1::ExecWithdrawn) {
@@ -526,8 +560,14 @@ impl Call {
     ) -> Result<(), Gone> {
         let reason = words(&termination);
         self.terminated = Some(reason.clone());
-        self.answer(Answer::TerminateSession(v1::TerminateSession { reason }))
-            .await?;
+        self.answer(Answer::TerminateSession(v1::TerminateSession {
+            reason: reason.clone(),
+        }))
+        .await?;
+        // What began to wait while the operator said so.
+        if let Some(desk) = &self.setting.desk {
+            desk.session_terminated(&termination.session, &reason, SystemTime::now());
+        }
         if let Some(journal) = journal {
             journal.answered(StoredAnswer {
                 termination: Some(record::Termination {
@@ -567,17 +607,16 @@ impl Call {
         let response = v1::SessionResponse {
             answer: Some(answer),
         };
-        let sending = self.answers.send(Ok(response));
-        let Ok(sent) = tokio::time::timeout(READING_PATIENCE, sending).await else {
-            if let Some(held_back) = UNREAD.admit() {
-                tracing::warn!(
-                    gate = %self.caller.gate, held_back,
-                    "ending a call: the gate has read none of its answers for {} seconds",
-                    READING_PATIENCE.as_secs()
-                );
-            }
-            return Err(Gone);
-        };
+        let sent = send(&self.answers, Ok(response)).await;
+        if sent == Err(Unsent::Unread)
+            && let Some(held_back) = UNREAD.admit()
+        {
+            tracing::warn!(
+                gate = %self.caller.gate, held_back,
+                "ending a call: the gate has read none of its answers for {} seconds",
+                READING_PATIENCE.as_secs()
+            );
+        }
         sent.map_err(|_| Gone)
     }
 }

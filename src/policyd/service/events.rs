@@ -33,7 +33,7 @@ pub(super) async fn next(
 }
 
 /// What a session takes by what it says of itself: for itself, and for operators to be shown.
-pub(super) fn size_of_facts(session: &SessionFacts) -> usize {
+pub(in crate::policyd) fn size_of_facts(session: &SessionFacts) -> usize {
     let words = session
         .command
         .iter()

@@ -1,27 +1,33 @@
 //! What is on the desk: what is open, what was closed lately, and how much that may be.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
 
 use super::Control;
 use crate::pb::approval::v1 as pb;
+use crate::pb::v1;
 use crate::policyd::approvals::approval::{self, Question};
 use crate::policyd::approvals::grants::Grants;
 use crate::policyd::approvals::ledger::Recorded;
+use crate::policyd::rules::SessionFacts;
+use crate::policyd::service::size_of_facts;
 use crate::policyd::throttle::Throttle;
 use crate::sys::random;
 
 /// Most execs that wait for a person: in all, of one gate, and of one session.
-const WAITING_IN_ALL: usize = 4_096;
+pub(in crate::policyd::approvals) const WAITING_IN_ALL: usize = 4_096;
 const WAITING_OF_ONE_GATE: usize = 1_024;
 pub(in crate::policyd) const WAITING_OF_ONE_SESSION: usize = 256;
-/// Most bytes of their commands.
-const WAITING_BYTES: usize = 64 << 20;
-/// Most closed approvals that are kept to be told of, and most bytes of their commands.
+/// Most bytes that they take: in all, of one gate, and of one session.
+pub(in crate::policyd::approvals) const WAITING_BYTES: usize = 64 << 20;
+const WAITING_BYTES_OF_ONE_GATE: usize = 16 << 20;
+pub(super) const WAITING_BYTES_OF_ONE_SESSION: usize = 8 << 20;
+/// Most closed approvals that are kept to be told of, and most bytes that they take.
 pub(in crate::policyd) const CLOSED: usize = 4_096;
-const CLOSED_BYTES: usize = 64 << 20;
+pub(in crate::policyd::approvals) const CLOSED_BYTES: usize = 64 << 20;
 /// Letters of ids: none that are taken for another.
 const LETTERS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
@@ -39,6 +45,9 @@ pub(super) struct State {
     pub(super) closed: usize,
     pub(super) closed_bytes: usize,
     pub(super) grants: Grants,
+    /// Decisions that hold no longer, and may still be on disk; of those that an operator took back, what they were.
+    /// There are no more than were on disk: while that fails, none is added there.
+    pub(super) unforgotten: BTreeMap<String, Option<pb::Grant>>,
 }
 
 impl State {
@@ -54,14 +63,17 @@ impl State {
     pub(super) fn insert(
         &mut self,
         recorded: Recorded,
+        asked: Option<Asked>,
         waiter: Option<mpsc::Sender<Control>>,
         away_since: Option<SystemTime>,
     ) {
         let number = self.next;
         self.next += 1;
-        let size = size_in_memory(&recorded.approval);
+        let size =
+            size_in_memory(&recorded.approval) + asked.as_ref().map_or(0, |asked| asked.size);
         let entry = Entry {
             recorded,
+            asked: asked.map(Arc::new),
             size,
             waiter,
             away_since,
@@ -87,11 +99,14 @@ impl State {
             .entries
             .get_mut(&number)
             .filter(|entry| entry.is_open())?;
-        entry.recorded.approval.state = closing.state.into();
-        entry.recorded.approval.resolution = Some(closing.resolution);
+        let approval = Arc::make_mut(&mut entry.recorded.approval);
+        approval.state = closing.state.into();
+        approval.resolution = Some(closing.resolution);
         entry.away_since = None;
         self.waiting -= 1;
         self.waiting_bytes -= entry.size;
+        entry.asked = None;
+        entry.size = size_in_memory(&entry.recorded.approval);
         self.closed += 1;
         self.closed_bytes += entry.size;
         let waiter = entry.waiter.take();
@@ -103,6 +118,56 @@ impl State {
         let recorded = entry.recorded.clone();
         self.forget_closed();
         Some(recorded)
+    }
+
+    /// Keeps a question as it is asked now, with the approval that it has.
+    pub(super) fn keep(&mut self, number: u64, question: &Question<'_>) {
+        let known = self
+            .entries
+            .get(&number)
+            .and_then(|entry| entry.asked.as_ref());
+        if known.is_some_and(|asked| asked.is_of(question)) {
+            return;
+        }
+        let asked = self.asked(question);
+        let Some(entry) = self
+            .entries
+            .get_mut(&number)
+            .filter(|entry| entry.is_open())
+        else {
+            return;
+        };
+        self.waiting_bytes -= entry.size;
+        entry.size = size_in_memory(&entry.recorded.approval) + asked.size;
+        entry.asked = Some(Arc::new(asked));
+        self.waiting_bytes += entry.size;
+    }
+
+    /// What is kept of a question besides what its approval has of it.
+    pub(super) fn asked(&self, question: &Question<'_>) -> Asked {
+        let rest = approval::apart(&rest_of(question.exec));
+        let parts = rest.environment_names.len()
+            + rest.environment_variables.len() * 2
+            + rest.redacted_arguments.len();
+        let size = prost::Message::encoded_len(&rest)
+            + parts * size_of::<prost::bytes::Bytes>()
+            + size_of::<Asked>()
+            + size_of_facts(question.session);
+        let mut others = self
+            .entries
+            .values()
+            .filter_map(|entry| entry.asked.as_ref());
+        // What a session says of itself is there once, and counts each time: any may be the last to need it.
+        let known = others.find(|other| *other.session == *question.session);
+        let session = known.map_or_else(
+            || Arc::new(question.session.clone()),
+            |other| Arc::clone(&other.session),
+        );
+        Asked {
+            session,
+            rest,
+            size,
+        }
     }
 
     fn forget_closed(&mut self) {
@@ -131,21 +196,40 @@ impl State {
         meant.map(|(number, _)| *number).collect()
     }
 
-    /// Why no more may wait, in words.
+    /// Why no more may wait, in words. `size` is what one more takes in memory.
     pub(super) fn full(&self, question: &Question<'_>, size: usize) -> Option<String> {
         let open = || self.entries.values().filter(|entry| entry.is_open());
-        let of_gate = open().filter(|entry| entry.gate() == question.session.gate.as_str());
-        let of_session = open().filter(|entry| entry.session() == question.session.id);
+        let add = |(count, bytes), entry: &Entry| (count + 1, bytes + entry.size);
+        let (of_gate, bytes_of_gate) = open()
+            .filter(|entry| entry.gate() == question.session.gate.as_str())
+            .fold((0, size), add);
+        let (of_session, bytes_of_session) = open()
+            .filter(|entry| entry.session() == question.session.id)
+            .fold((0, size), add);
         if self.waiting >= WAITING_IN_ALL || self.waiting_bytes + size > WAITING_BYTES {
             return Some("too many commands wait for a person already".to_owned());
         }
-        if of_gate.count() >= WAITING_OF_ONE_GATE {
+        if of_gate >= WAITING_OF_ONE_GATE {
             return Some(format!(
                 "{WAITING_OF_ONE_GATE} commands of this gate wait for a person already"
             ));
         }
-        (of_session.count() >= WAITING_OF_ONE_SESSION).then(|| {
-            format!("{WAITING_OF_ONE_SESSION} commands of this session wait for a person already")
+        if bytes_of_gate > WAITING_BYTES_OF_ONE_GATE {
+            return Some(format!(
+                "commands of this gate of {} MiB wait for a person already",
+                WAITING_BYTES_OF_ONE_GATE >> 20
+            ));
+        }
+        if of_session >= WAITING_OF_ONE_SESSION {
+            return Some(format!(
+                "{WAITING_OF_ONE_SESSION} commands of this session wait for a person already"
+            ));
+        }
+        (bytes_of_session > WAITING_BYTES_OF_ONE_SESSION).then(|| {
+            format!(
+                "commands of this session of {} MiB wait for a person already",
+                WAITING_BYTES_OF_ONE_SESSION >> 20
+            )
         })
     }
 
@@ -173,9 +257,49 @@ impl State {
     }
 }
 
+/// What was asked, so that rules which come later can be asked about it.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) session: Arc<SessionFacts>,
+    /// The exec, without what its approval has of it.
+    rest: v1::ExecRequested,
+    /// What it takes in memory besides its approval.
+    pub(super) size: usize,
+}
+
+impl Asked {
+    fn is_of(&self, question: &Question<'_>) -> bool {
+        self.rest == rest_of(question.exec) && *self.session == *question.session
+    }
+
+    /// The exec as it was asked about, with what its approval shows.
+    pub(super) fn exec(&self, approval: &pb::Approval) -> v1::ExecRequested {
+        let shown = approval.exec.clone().unwrap_or_default();
+        v1::ExecRequested {
+            file: shown.file,
+            arguments: shown.arguments,
+            workdir: shown.workdir,
+            executable: shown.executable,
+            ..self.rest.clone()
+        }
+    }
+}
+
+fn rest_of(exec: &v1::ExecRequested) -> v1::ExecRequested {
+    v1::ExecRequested {
+        file: prost::bytes::Bytes::new(),
+        arguments: Vec::new(),
+        workdir: prost::bytes::Bytes::new(),
+        executable: None,
+        ..exec.clone()
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) recorded: Recorded,
+    /// While it is open; `None`: its gate hasn't asked since the service began.
+    pub(super) asked: Option<Arc<Asked>>,
     pub(super) size: usize,
     /// The call that waits.
     pub(super) waiter: Option<mpsc::Sender<Control>>,
@@ -186,6 +310,14 @@ pub(super) struct Entry {
 impl Entry {
     pub(super) fn is_open(&self) -> bool {
         self.recorded.approval.state() == pb::ApprovalState::Pending
+    }
+
+    /// Rules of this revision ask for it.
+    pub(super) fn judged_by(&mut self, revision: &str) {
+        if self.recorded.approval.policy_revision != revision {
+            let approval = Arc::make_mut(&mut self.recorded.approval);
+            revision.clone_into(&mut approval.policy_revision);
+        }
     }
 
     pub(super) fn session(&self) -> &str {
@@ -229,9 +361,14 @@ impl Closing {
 }
 
 /// What it takes in memory, about: besides its bytes, each of what there may be many of.
-fn size_in_memory(approval: &pb::Approval) -> usize {
+pub(in crate::policyd::approvals) fn size_in_memory(approval: &pb::Approval) -> usize {
     let parts = approval.exec.as_ref().map_or(0, |exec| {
         exec.arguments.len() + exec.environment_names.len()
     });
-    prost::Message::encoded_len(approval) + parts * size_of::<prost::bytes::Bytes>()
+    let session = approval.session.as_ref();
+    let labels = session.map_or(0, |session| session.labels.len());
+    prost::Message::encoded_len(approval)
+        + parts * size_of::<prost::bytes::Bytes>()
+        + labels * size_of::<(String, String)>()
+        + size_of::<pb::Approval>()
 }
