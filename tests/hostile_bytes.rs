@@ -10,12 +10,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use execgate::model::{EscalationDecision, EscalationExecution};
 use execgate::pb::{self, Answer, TEXT_LIMIT, v1};
 use execgate::wire::{
-    self, CommandContext, EscalateRequest, EscalateResponse, Forward, FrameReader,
-    MAX_FOLLOWING_FRAME, Notice, Refusal, SuperExecMessage, SuperExecResult, WaitNotice,
+    self, CommandContext, EscalateRequest, EscalateResponse, Forward, FrameError, FrameReader,
+    MAX_FOLLOWING_FRAME, MAX_FRAME, Notice, PREFIX, Refusal, RequestFields, SuperExecMessage,
+    SuperExecResult, WaitNotice,
 };
 use peak_alloc::PeakAlloc;
 use proptest::prelude::*;
 use prost::Message;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 #[global_allocator]
 static ALLOCATED: PeakAlloc = PeakAlloc;
@@ -35,11 +38,14 @@ const BESIDES: usize = 64 << 10;
 
 /// Runs `read` on bytes, and fails if that takes more memory than they are worth.
 fn within_bounds<T>(bytes: &[u8], read: impl FnOnce(&[u8]) -> T) -> T {
+    within(bytes.len() * PER_BYTE + BESIDES, bytes, read)
+}
+
+fn within<T>(allowed: usize, bytes: &[u8], read: impl FnOnce(&[u8]) -> T) -> T {
     let before = ALLOCATED.current_usage();
     ALLOCATED.reset_peak_usage();
     let read = read(bytes);
     let taken = ALLOCATED.peak_usage().saturating_sub(before);
-    let allowed = bytes.len() * PER_BYTE + BESIDES;
     assert!(
         taken <= allowed,
         "{taken} bytes of memory for {}",
@@ -227,6 +233,101 @@ fn has_nul(string: &std::ffi::OsStr) -> bool {
     string.as_encoded_bytes().contains(&0)
 }
 
+/// Strings that an exec, a path or a variable can have, and such as it can't.
+fn string() -> impl Strategy<Value = &'static [u8]> {
+    let wrong: [&[u8]; 9] = [
+        b"", b"\0", b"/a\0b", b"git", b"./x", b"=x", b"A=b", b"\xff", b"/\xff",
+    ];
+    prop_oneof![
+        4 => prop::sample::select(vec![&b"/usr/bin/git"[..], b"/", b"/src"]),
+        1 => prop::sample::select(wrong.to_vec()),
+    ]
+}
+
+fn strings() -> impl Strategy<Value = Vec<&'static [u8]>> {
+    prop::collection::vec(string(), 0..3)
+}
+
+/// What a service may say in words.
+fn text() -> impl Strategy<Value = String> {
+    let long = "\u{fc}".repeat(TEXT_LIMIT);
+    let texts = ["no", "", "two\nlines", "\x1b[2J\u{9b}2J", "\0", &long];
+    prop::sample::select(texts.map(str::to_owned).to_vec())
+}
+
+/// Answers with what an exec can't do, as a service without malice might send them; and whether they have any of it.
+fn doubtful_answers() -> impl Strategy<Value = (v1::SessionResponse, bool)> {
+    use v1::escalate::Execution;
+    use v1::session_response::Answer as Pb;
+    use v1::verdict::Decision;
+    let bytes = |strings: Vec<&'static [u8]>| strings.into_iter().map(Into::into).collect();
+    let permissions = (1..3_i32, strings(), strings());
+    let permissions = permissions.prop_map(move |(network_access, readable, writable)| {
+        let can_be = |path: &&[u8]| path.starts_with(b"/") && !path.contains(&0);
+        let is_wrong = !readable.iter().chain(&writable).all(can_be);
+        let profile = v1::PermissionProfile {
+            network_access,
+            readable_paths: bytes(readable),
+            writable_paths: bytes(writable),
+        };
+        (Execution::Permissions(profile), is_wrong)
+    });
+    let variables = prop::collection::vec((string(), string()), 0..3);
+    let escalate = (permissions, variables).prop_map(|((execution, is_wrong), variables)| {
+        let can_be = |(name, value): &(&[u8], &[u8])| {
+            !name.is_empty()
+                && !name.iter().any(|byte| matches!(byte, 0 | b'='))
+                && !value.contains(&0)
+        };
+        let is_wrong = is_wrong || !variables.iter().all(can_be);
+        let variables = variables.into_iter().map(|(name, value)| v1::SetVariable {
+            name: name.into(),
+            value: value.into(),
+        });
+        let escalate = v1::Escalate {
+            execution: Some(execution),
+            environment: Some(v1::EnvironmentRules {
+                set_variables: variables.collect(),
+                ..v1::EnvironmentRules::default()
+            }),
+            ..v1::Escalate::default()
+        };
+        (Decision::Escalate(escalate), is_wrong)
+    });
+    let deny = text().prop_map(|reason| (Decision::Deny(v1::Deny { reason }), false));
+    let verdict = (prop_oneof![3 => escalate, 1 => deny], text(), text());
+    let verdict = verdict.prop_map(|((decision, is_wrong), rule, reason_code)| {
+        let verdict = v1::Verdict {
+            exec_id: 7,
+            decision: Some(decision),
+            rule,
+            reason_code,
+            ..v1::Verdict::default()
+        };
+        (Pb::Verdict(verdict), is_wrong)
+    });
+    let words = text().prop_flat_map(|text| {
+        let pending = v1::VerdictPending {
+            message: text.clone(),
+            ..v1::VerdictPending::default()
+        };
+        let forget = v1::ForgetVerdicts {
+            policy_revision: text.clone(),
+        };
+        let terminate = v1::TerminateSession { reason: text };
+        prop::sample::select(vec![
+            Pb::VerdictPending(pending),
+            Pb::ForgetVerdicts(forget),
+            Pb::TerminateSession(terminate),
+        ])
+    });
+    let words = words.prop_map(|answer| (answer, false));
+    prop_oneof![3 => verdict, 1 => words].prop_map(|(answer, is_wrong)| {
+        let answer = Some(answer);
+        (v1::SessionResponse { answer }, is_wrong)
+    })
+}
+
 /// What the gate reads of an answer, as the link does.
 fn read_answer(bytes: &[u8]) -> Result<Answer, pb::BrokenAnswer> {
     match v1::SessionResponse::decode(bytes) {
@@ -255,55 +356,138 @@ fn requests_are_what_an_exec_can_be_or_an_error() {
             prop_assert!(!strings.any(|string| has_nul(string)));
         }
     });
+    // Well-formed, of strings that an exec can have, and such as it can't: read as they are, or not at all.
+    proptest!(config(), |(file in string(), argv in strings(), workdir in string(), env in strings())| {
+        let frame = wire::encode(&RequestFields {
+            file,
+            argv: argv.clone(),
+            workdir,
+            env: env.clone(),
+            notices: false,
+        })
+        .unwrap();
+        let mut all = [file, workdir].into_iter().chain(argv.clone()).chain(env.clone());
+        let can_be = !file.is_empty()
+            && workdir.starts_with(b"/")
+            && !all.any(|string| string.contains(&0));
+        let read = within_bounds(&frame[PREFIX..], EscalateRequest::decode);
+        prop_assert_eq!(read.is_ok(), can_be, "{:?}", read);
+        if let Ok(request) = read {
+            let bytes = |strings: &[std::ffi::OsString]| -> Vec<_> {
+                strings.iter().map(|string| string.as_encoded_bytes().to_vec()).collect()
+            };
+            prop_assert_eq!(request.file.as_encoded_bytes(), file);
+            prop_assert_eq!(request.workdir.as_encoded_bytes(), workdir);
+            prop_assert_eq!(bytes(&request.argv), argv);
+            prop_assert_eq!(bytes(&request.env.0), env);
+        }
+    });
+}
+
+/// Whatever is taken for a message can be said again, and is the same message then.
+fn said_again<T>(name: &'static str, bytes: &[u8])
+where
+    T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug,
+{
+    let read = within_bounds(bytes, |bytes| wire::decode::<T>(name, bytes));
+    if let Ok(message) = read {
+        let frame = wire::encode(&message).unwrap();
+        let again = wire::decode::<T>(name, &frame[PREFIX..]).unwrap();
+        assert_eq!(again, message, "{}", String::from_utf8_lossy(bytes));
+    }
 }
 
 #[test]
 fn what_follows_a_request_is_a_message_or_an_error() {
     let _alone = alone();
     proptest!(config(), |(bytes in hostile(local_messages()))| {
-        within_bounds(&bytes, |bytes| wire::decode::<SuperExecMessage>("SuperExecMessage", bytes).is_ok());
-        within_bounds(&bytes, |bytes| wire::decode::<Forward>("Forward", bytes).is_ok());
-        within_bounds(&bytes, |bytes| wire::decode::<EscalateResponse>("EscalateResponse", bytes).is_ok());
-        within_bounds(&bytes, |bytes| wire::decode::<SuperExecResult>("SuperExecResult", bytes).is_ok());
-        within_bounds(&bytes, |bytes| wire::decode::<Notice>("Notice", bytes).is_ok());
-        within_bounds(&bytes, |bytes| wire::decode::<WaitNotice>("WaitNotice", bytes).is_ok());
+        said_again::<SuperExecMessage>("SuperExecMessage", &bytes);
+        said_again::<Forward>("Forward", &bytes);
+        said_again::<EscalateResponse>("EscalateResponse", &bytes);
+        said_again::<SuperExecResult>("SuperExecResult", &bytes);
+        said_again::<Notice>("Notice", &bytes);
+        said_again::<WaitNotice>("WaitNotice", &bytes);
     });
+}
+
+/// What a stream has in it: whole messages, and perhaps a length behind them that is too much.
+fn frames_in(mut stream: &[u8], longest: usize) -> (Vec<Vec<u8>>, Option<FrameError>) {
+    let mut messages = Vec::new();
+    while let Some((prefix, rest)) = stream.split_first_chunk::<PREFIX>() {
+        let length = u32::from_le_bytes(*prefix) as usize;
+        if length > longest {
+            return (messages, Some(FrameError::TooLong { length, longest }));
+        }
+        let Some((message, rest)) = rest.split_at_checked(length) else {
+            break;
+        };
+        messages.push(message.to_vec());
+        stream = rest;
+    }
+    (messages, None)
+}
+
+/// The same by a reader that gets the stream in pieces.
+fn read_frames(
+    mut stream: &[u8],
+    longest: usize,
+    pieces: &[usize],
+) -> (Vec<Vec<u8>>, Option<FrameError>) {
+    // However long it is, it comes in some hundreds at most.
+    let scale = 1 + stream.len() / 500;
+    let mut pieces = pieces.iter().map(|piece| piece * scale).cycle();
+    let mut reader = FrameReader::new(longest);
+    let mut messages = Vec::new();
+    loop {
+        match reader.take() {
+            Ok(Some(message)) => {
+                messages.push(message);
+                continue;
+            }
+            Ok(None) => {}
+            Err(error) => return (messages, Some(error)),
+        }
+        if stream.is_empty() {
+            return (messages, None);
+        }
+        let buffer = match reader.buffer() {
+            Ok(buffer) => buffer,
+            Err(error) => return (messages, Some(error)),
+        };
+        let offered = buffer.len();
+        let count = pieces.next().unwrap().clamp(1, offered).min(stream.len());
+        buffer[..count].copy_from_slice(&stream[..count]);
+        reader.filled(offered, count);
+        stream = &stream[count..];
+    }
+}
+
+fn framed(message: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(message.len()).unwrap().to_le_bytes();
+    [&length[..], message].concat()
 }
 
 #[test]
 fn frames_are_whole_and_no_longer_than_allowed_or_an_error() {
     let _alone = alone();
-    let frames = local_messages().into_iter().map(|message| {
-        let length = u32::try_from(message.len()).unwrap().to_le_bytes();
-        [&length[..], &message].concat()
-    });
-    let stream = hostile(frames.collect());
+    let frames = local_messages().into_iter().map(|message| framed(&message));
+    let near = [-1, 0, 1, 5_000].map(|more| MAX_FOLLOWING_FRAME.saturating_add_signed(more));
+    let long = prop::sample::select(near.to_vec()).prop_map(|length| framed(&vec![b'x'; length]));
+    // Lengths of which little or nothing follows.
+    let claims = [1 << 20, MAX_FRAME, MAX_FRAME + 1, u32::MAX as usize];
+    let claims = prop::sample::select(claims.map(|claim| u32::try_from(claim).unwrap()).to_vec());
+    let claimed = (claims, prop::collection::vec(any::<u8>(), 0..300))
+        .prop_map(|(claim, bytes)| [&claim.to_le_bytes()[..], &bytes].concat());
+    let stream = prop_oneof![8 => hostile(frames.collect()), 1 => long, 1 => claimed];
     let streams = prop::collection::vec(stream, 1..4).prop_map(|parts| parts.concat());
     let pieces = prop::collection::vec(1..200_usize, 1..5);
     proptest!(config(), |(stream in streams, pieces in pieces)| {
-        within_bounds(&stream, |mut stream| {
-            let mut reader = FrameReader::new(MAX_FOLLOWING_FRAME);
-            let mut pieces = pieces.iter().copied().cycle();
-            loop {
-                match reader.take() {
-                    Ok(Some(message)) => {
-                        assert!(message.len() <= MAX_FOLLOWING_FRAME);
-                        continue;
-                    }
-                    Ok(None) => {}
-                    Err(_) => break,
-                }
-                if stream.is_empty() {
-                    break;
-                }
-                let Ok(buffer) = reader.buffer() else { break };
-                let offered = buffer.len();
-                let count = pieces.next().unwrap().clamp(1, offered).min(stream.len());
-                buffer[..count].copy_from_slice(&stream[..count]);
-                reader.filled(offered, count);
-                stream = &stream[count..];
-            }
-        });
+        for longest in [MAX_FOLLOWING_FRAME, MAX_FRAME] {
+            // What has come, some times over while a buffer grows; and the first one that a length gets.
+            let allowed = 8 * stream.len() + 4 * (64 << 10);
+            let read = within(allowed, &stream, |stream| read_frames(stream, longest, &pieces));
+            prop_assert_eq!(read, frames_in(&stream, longest));
+        }
     });
 }
 
@@ -311,35 +495,57 @@ fn frames_are_whole_and_no_longer_than_allowed_or_an_error() {
 fn answers_of_a_policy_service_decide_only_what_can_be_done() {
     let _alone = alone();
     proptest!(config(), |(bytes in hostile(answers()))| {
-        let Ok(answer) = within_bounds(&bytes, read_answer) else {
-            return Ok(());
-        };
-        let one_line = |text: &str| text.len() <= TEXT_LIMIT && !text.chars().any(char::is_control);
-        match answer {
-            Answer::Verdict { verdict: Ok(verdict), .. } => {
-                prop_assert!(one_line(&verdict.rule));
-                for (name, value) in &verdict.terms.environment.set {
-                    prop_assert!(!name.is_empty() && !name.as_encoded_bytes().contains(&b'='));
-                    prop_assert!(!has_nul(name) && !has_nul(value));
-                }
-                match verdict.decision {
-                    EscalationDecision::Escalate(EscalationExecution::Permissions(profile)) => {
-                        for path in profile.readable.iter().chain(&profile.writable) {
-                            prop_assert!(path.is_absolute() && !has_nul(path.as_os_str()));
-                        }
-                    }
-                    EscalationDecision::Deny { reason: Some(reason) } => {
-                        prop_assert!(!reason.is_empty() && one_line(&reason));
-                    }
-                    _ => {}
-                }
-            }
-            Answer::Pending { message, .. } => prop_assert!(one_line(&message)),
-            Answer::Terminated { reason } => prop_assert!(one_line(&reason)),
-            Answer::VerdictsForgotten { policy_revision } => prop_assert!(one_line(&policy_revision)),
-            _ => {}
+        if let Ok(answer) = within_bounds(&bytes, read_answer) {
+            can_be_done(answer)?;
         }
     });
+    proptest!(config(), |((response, is_wrong) in doubtful_answers())| {
+        let answer = within_bounds(&response.encode_to_vec(), read_answer).unwrap();
+        if let Answer::Verdict { verdict, .. } = &answer {
+            prop_assert_eq!(verdict.is_err(), is_wrong, "{:?}", verdict);
+        }
+        can_be_done(answer)?;
+    });
+}
+
+fn can_be_done(answer: Answer) -> Result<(), TestCaseError> {
+    let one_line = |text: &str| text.len() <= TEXT_LIMIT && !text.chars().any(char::is_control);
+    match answer {
+        Answer::Verdict {
+            verdict: Ok(verdict),
+            ..
+        } => {
+            prop_assert!(one_line(&verdict.rule) && one_line(&verdict.reason_code));
+            for (name, value) in &verdict.terms.environment.set {
+                prop_assert!(!name.is_empty() && !name.as_encoded_bytes().contains(&b'='));
+                prop_assert!(!has_nul(name) && !has_nul(value));
+            }
+            match verdict.decision {
+                EscalationDecision::Escalate(EscalationExecution::Permissions(profile)) => {
+                    for path in profile.readable.iter().chain(&profile.writable) {
+                        prop_assert!(path.is_absolute() && !has_nul(path.as_os_str()));
+                    }
+                }
+                EscalationDecision::Deny {
+                    reason: Some(reason),
+                } => {
+                    prop_assert!(!reason.is_empty() && one_line(&reason));
+                }
+                _ => {}
+            }
+        }
+        Answer::Pending { message, .. } => prop_assert!(one_line(&message)),
+        Answer::Terminated { reason } => prop_assert!(one_line(&reason)),
+        Answer::VerdictsForgotten { policy_revision } => prop_assert!(one_line(&policy_revision)),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// How many of these can be read as such a message.
+fn count<T: DeserializeOwned>(messages: &[Vec<u8>]) -> usize {
+    let read = |message: &&Vec<u8>| wire::decode::<T>("", message).is_ok();
+    messages.iter().filter(read).count()
 }
 
 #[test]
@@ -351,6 +557,13 @@ fn valid_messages_are_read() {
         .iter()
         .filter(|message| EscalateRequest::decode(message).is_ok());
     assert_eq!(decoded.count(), 2);
+    assert_eq!(count::<EscalateResponse>(&messages), 2);
+    assert_eq!(count::<SuperExecMessage>(&messages), 1);
+    assert_eq!(count::<SuperExecResult>(&messages), 1);
+    assert_eq!(count::<WaitNotice>(&messages), 1);
+    assert_eq!(count::<Notice>(&messages), 1);
+    // Whose fields may all be missing; `workdir` means something else in a request.
+    assert_eq!(count::<Forward>(&messages), messages.len() - 2);
     for answer in answers() {
         match read_answer(&answer) {
             Ok(Answer::Verdict { verdict, .. }) => drop(verdict.unwrap()),

@@ -284,7 +284,7 @@ impl HttpBody for Arrival {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
-    use http_body_util::{BodyExt, StreamBody};
+    use http_body_util::{BodyExt, Full, StreamBody};
     use tokio_stream::StreamExt;
 
     use super::super::identity::GateIdentity;
@@ -378,6 +378,46 @@ mod tests {
         let _in_its_place = arrival.frame().await.expect("more").expect("no error");
         assert_eq!(messages.take().expect("it is there").bytes.len(), length);
         assert!(others.acquire(1).now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_body_is_at_its_end_when_all_of_it_is_passed_on_and_not_before() {
+        // One that says of itself when it has come to its end.
+        let arrival = |stream: Vec<u8>, room: &Arc<Room>| {
+            let body = Body::new(Full::new(Bytes::from(stream)));
+            Arrival::new(body, room.of(GateIdentity::uid(1)), Handover::InPlace)
+        };
+        let wide = room(1 << 20);
+        assert!(arrival(Vec::new(), &wide).is_end_stream());
+        let (short, long) = (message(3), message(LONG + 1));
+        for stream in [
+            short.clone(),
+            long.clone(),
+            [&short[..], &long].concat(),
+            [&long[..], &short].concat(),
+            [&long[..], &long].concat(),
+            [&short[..], &[0, 0]].concat(),
+        ] {
+            let mut left = stream.len();
+            let mut arrival = arrival(stream, &wide);
+            while left > 0 {
+                assert!(!arrival.is_end_stream(), "{left} are left");
+                let frame = arrival.frame().await.expect("more").expect("no error");
+                left -= frame.into_data().expect("data").len();
+            }
+            assert!(arrival.is_end_stream());
+            assert!(arrival.frame().await.is_none());
+        }
+        // All of it has come, and there is no room for it.
+        let narrow = room(usize::try_from(cost_kib(LONG + 1)).expect("small"));
+        let others = narrow.of(GateIdentity::uid(2));
+        let held = others.acquire(LONG + 1).await.expect("room");
+        let mut arrival = arrival(long, &narrow);
+        assert!(arrival.frame().now_or_never().is_none());
+        assert!(!arrival.is_end_stream());
+        drop(held);
+        let _whole = arrival.frame().await.expect("more").expect("no error");
+        assert!(arrival.is_end_stream());
     }
 
     #[tokio::test(start_paused = true)]

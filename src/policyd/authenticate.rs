@@ -211,8 +211,7 @@ fn not_an_operator<T>(request: &Request<T>) -> Status {
         shown_instead(request)
     };
     Status::permission_denied(format!(
-        "this takes an operator's token or certificate, and {shown}: `execgate token NAME --role operator` makes \
-         a token, and the line for the file of execgate-policyd --operators"
+        "this takes an operator's token or certificate, and {shown}"
     ))
 }
 
@@ -221,7 +220,10 @@ fn shown_instead<T>(request: &Request<T>) -> String {
     let caller = request.extensions().get::<Caller>();
     match caller.filter(|caller| caller.gate != GateIdentity::anonymous()) {
         Some(caller) => format!("{} is a gate", caller.gate),
-        None => "what was shown, if anything, is none that the policy service knows".to_owned(),
+        None if request.metadata().contains_key("authorization") => {
+            "the token that was shown is none that the policy service knows".to_owned()
+        }
+        None => "nothing was shown".to_owned(),
     }
 }
 
@@ -241,18 +243,28 @@ pub(super) fn operator<T>(request: &Request<T>) -> Result<OperatorCaller, Status
 
 /// Who it is that reads what is on record.
 pub(super) fn reader<T>(request: &Request<T>) -> Result<Reader, Status> {
-    request.extensions().get::<Reader>().cloned().ok_or_else(|| {
-        if let Some(held_back) = REFUSED.admit() {
-            let gate = request.extensions().get::<Caller>().map(|caller| &caller.gate);
-            let caller = gate.map_or("?", GateIdentity::as_str);
-            tracing::warn!(caller, held_back, "refused to show the record to who isn't an auditor");
-        }
-        Status::permission_denied(format!(
-            "the record is for operators and auditors, and {}: `execgate token NAME --role auditor` makes a token, \
-             and the line for the file of execgate-policyd --operators; its --auditor names certificates and users",
-            shown_instead(request)
-        ))
-    })
+    request
+        .extensions()
+        .get::<Reader>()
+        .cloned()
+        .ok_or_else(|| {
+            if let Some(held_back) = REFUSED.admit() {
+                let gate = request
+                    .extensions()
+                    .get::<Caller>()
+                    .map(|caller| &caller.gate);
+                let caller = gate.map_or("?", GateIdentity::as_str);
+                tracing::warn!(
+                    caller,
+                    held_back,
+                    "refused to show the record to who isn't an auditor"
+                );
+            }
+            Status::permission_denied(format!(
+                "the record is for operators and auditors, and {}",
+                shown_instead(request)
+            ))
+        })
 }
 
 /// Completes when the credential of a call is no longer valid.
@@ -336,6 +348,26 @@ impl Interceptor for Authentication {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_credential_that_nobody_knows_is_told_from_none() {
+        let mut request = Request::new(());
+        let refused = |request: &Request<()>| {
+            let reader = reader(request).map(drop).expect_err("refused");
+            let operator = operator(request).map(drop).expect_err("refused");
+            [reader, operator].map(|status| status.message().to_owned())
+        };
+        for message in refused(&request) {
+            assert!(message.ends_with(", and nothing was shown"), "{message}");
+        }
+        let token = "Bearer x".parse().expect("a value");
+        request.metadata_mut().insert("authorization", token);
+        for message in refused(&request) {
+            let says = ", and the token that was shown is none that the policy service knows";
+            assert!(message.ends_with(says), "{message}");
+        }
+    }
+
+    /// What a caller may do, and its name.
     fn who(
         tokens: bool,
         operators: bool,
@@ -377,9 +409,9 @@ mod tests {
         })
         .who(&request)?
         {
-            Who::Reader(reader) => Ok(reader.name.to_string()),
-            Who::Gate(caller) => Ok(caller.gate.to_string()),
-            Who::Operator(caller) => Ok(caller.operator.to_string()),
+            Who::Reader(reader) => Ok(format!("reader {}", reader.name)),
+            Who::Gate(caller) => Ok(format!("gate {}", caller.gate)),
+            Who::Operator(caller) => Ok(format!("operator {}", caller.operator)),
         }
     }
 
@@ -394,32 +426,35 @@ mod tests {
             Some(Proof::Certificate(gate))
         };
         let user = || Some(Proof::User(GateIdentity::uid(7)));
-        let is = |name: &str| Ok(name.to_owned());
+        let is = |who: &str| Ok(who.to_owned());
         for tokens in [false, true] {
             let ask =
                 |proven, shown: &[&str]| who(tokens, true, WithoutToken::Admitted, proven, shown);
             for proven in [None, user(), certificate()] {
-                assert_eq!(ask(proven.clone(), &["Bearer ada"]), is("operator:ada"));
-                assert_eq!(ask(proven, &["Bearer eve"]), is("auditor:eve"));
+                assert_eq!(
+                    ask(proven.clone(), &["Bearer ada"]),
+                    is("operator operator:ada")
+                );
+                assert_eq!(ask(proven, &["Bearer eve"]), is("reader auditor:eve"));
             }
             assert_eq!(
                 ask(Some(Proof::User(GateIdentity::uid(9))), &[]),
-                is("uid:9")
+                is("reader uid:9")
             );
             assert!(ask(Some(Proof::Stranger), &["Bearer ada"]).is_err());
             assert!(ask(None, &["Bearer ada", "Bearer ada"]).is_err());
-            assert_eq!(ask(certificate(), &[]), is("dns:gate.example"));
+            assert_eq!(ask(certificate(), &[]), is("gate dns:gate.example"));
         }
         let ask = |shown: &[&str]| who(true, true, WithoutToken::Admitted, None, shown);
-        assert_eq!(ask(&["Bearer t"]), is("token:ci"));
+        assert_eq!(ask(&["Bearer t"]), is("gate token:ci"));
         assert!(ask(&["Bearer both"]).is_err());
         assert!(ask(&[]).is_err());
         // Without a certificate only operators are let in where gates need one.
         let ask = |proven, shown: &[&str]| {
             who(false, true, WithoutToken::NeedsCertificate, proven, shown)
         };
-        assert_eq!(ask(None, &["Bearer ada"]), is("operator:ada"));
-        assert_eq!(ask(certificate(), &[]), is("dns:gate.example"));
+        assert_eq!(ask(None, &["Bearer ada"]), is("operator operator:ada"));
+        assert_eq!(ask(certificate(), &[]), is("gate dns:gate.example"));
         for shown in [&[][..], &["Bearer x"]] {
             assert!(ask(None, shown).is_err(), "{shown:?}");
         }
@@ -430,7 +465,7 @@ mod tests {
         let certificate = || GateIdentity::parse("dns:gate.example").expect("a name");
         let certificate = || Some(Proof::Certificate(certificate()));
         let user = || Some(Proof::User(GateIdentity::uid(7)));
-        let is = |name: &str| Ok(name.to_owned());
+        let is = |gate: &str| Ok(format!("gate {gate}"));
         assert_eq!(caller(false, None, &[]), is("anonymous"));
         assert_eq!(caller(false, None, &["Bearer t"]), is("anonymous"));
         assert_eq!(caller(false, user(), &[]), is("uid:7"));
@@ -454,6 +489,9 @@ mod tests {
             &["Bearer "],
             &["Bearer"],
             &["Basic t"],
+            // As long as the right one.
+            &["Digest t"],
+            &["Bearer:t"],
             &["t"],
             &["Bearer t", "Bearer t"],
         ] {

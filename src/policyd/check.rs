@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
+use super::approvals::asked;
 use super::described;
 use super::identity::GateIdentity;
 use super::rules::{
@@ -399,16 +400,8 @@ fn write_text(
     writeln!(out, "answer    {}", decision_name(ruling))?;
     if let Some(ask) = &ruling.ask {
         let within = humantime::format_duration(ask.within);
-        let asked = ask.asked.as_deref().map_or_else(String::new, shown);
-        writeln!(
-            out,
-            "asks      {}",
-            if asked.is_empty() {
-                "whoever may approve"
-            } else {
-                &asked
-            }
-        )?;
+        let asked = asked(ask.asked.as_deref().unwrap_or_default());
+        writeln!(out, "asks      {asked}")?;
         writeln!(out, "within    {within}")?;
     }
     if let EscalationDecision::Escalate(EscalationExecution::Permissions(permissions)) =

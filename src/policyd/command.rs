@@ -8,13 +8,14 @@ mod health;
 mod persistence;
 mod services;
 mod sources;
+pub(crate) mod variables;
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_stream::wrappers::ReceiverStream;
@@ -62,12 +63,18 @@ const STOPPING_PATIENCE: Duration = Duration::from_secs(8);
 
 /// The program.
 pub fn main() -> ExitCode {
-    let args = PolicydArgs::parse();
+    let args = PolicydArgs::try_parse().unwrap_or_else(|error| {
+        let arguments: Vec<_> = std::env::args_os().collect();
+        variables::sourced(error, &PolicydArgs::command(), &arguments).exit()
+    });
     // A variable that is set to nothing isn't a choice.
     let log = Some(args.log.as_str()).filter(|log| !log.is_empty());
     let outcome = logging::start(log.unwrap_or(args::LOG), args.log_format)
         .map_err(PolicydError::from)
-        .and_then(|_writer| run(&args, &mut std::io::stdout()));
+        .and_then(|_writer| {
+            variables::warn_of_unknown();
+            run(&args, &mut std::io::stdout())
+        });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -121,7 +128,7 @@ async fn serve(
     let numbers = Arc::new(ServiceNumbers::new(
         persistence.kept.store.clone(),
         rules.clone(),
-        sources.rules.fault(),
+        sources.reloads(),
     ));
     let metrics = serve_metrics(args, &numbers)?;
     persistence.kept.begin_pruning(args);

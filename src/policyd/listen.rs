@@ -69,6 +69,8 @@ pub enum Missing {
     Tls,
     /// It does, and asks gates for nothing.
     ClientAuthentication,
+    /// The console speaks no TLS.
+    TlsOfConsole,
 }
 
 impl std::fmt::Display for Missing {
@@ -76,11 +78,18 @@ impl std::fmt::Display for Missing {
         formatter.write_str(match self {
             Self::Tls => {
                 "without TLS, whoever stands between could read every command and forge verdicts; give \
-                 --tls-cert and --tls-key, and --client-ca or --tokens"
+                 --tls-cert and --tls-key, and --client-ca or --tokens. Or listen at 127.0.0.1 or unix:PATH, or say \
+                 --insecure-listen"
             }
             Self::ClientAuthentication => {
                 "without authentication of gates, whoever reaches it could fill the record with inventions \
-                 and take up its time; give --client-ca or --tokens"
+                 and take up its time; give --client-ca or --tokens. Or listen at 127.0.0.1, or say \
+                 --insecure-listen"
+            }
+            Self::TlsOfConsole => {
+                "without TLS, whoever stands between could read the tokens of those who log in, and decide with \
+                 them; give --tls-cert and --tls-key. Or give an address of this host alone, 127.0.0.1:PORT, which \
+                 `ssh -L` reaches from elsewhere"
             }
         })
     }
@@ -98,10 +107,7 @@ pub enum ListenError {
         source: std::io::Error,
     },
     /// The address can be reached from other hosts.
-    #[error(
-        "listening at {address}: {resolved} can be reached from other hosts, and {missing}. Or listen at \
-         127.0.0.1 or unix:PATH, or say --insecure-listen"
-    )]
+    #[error("listening at {address}: {resolved} can be reached from other hosts, and {missing}")]
     Exposed {
         /// The address.
         address: String,

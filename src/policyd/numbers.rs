@@ -69,11 +69,20 @@ impl ByVerdict {
     }
 }
 
+/// Whether what is read from files is what they hold now.
+#[derive(Debug)]
+pub(super) struct Reload {
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+    /// Why it isn't, where it isn't.
+    pub(super) fault: watch::Receiver<Option<String>>,
+}
+
 impl ServiceNumbers {
     pub(super) fn new(
         store: Option<Store>,
         rules: watch::Receiver<Arc<Rules>>,
-        fault: watch::Receiver<Option<String>>,
+        reloads: Vec<Reload>,
     ) -> Self {
         let mut registry = Registry::with_prefix("execgate_policyd");
         let verdicts = Family::<VerdictLabels, Counter>::default();
@@ -113,7 +122,7 @@ impl ServiceNumbers {
         registry.register_collector(Box::new(Read {
             store,
             rules,
-            fault,
+            reloads,
         }));
         Self {
             registry,
@@ -176,23 +185,20 @@ impl Drop for Counted {
 struct Read {
     store: Option<Store>,
     rules: watch::Receiver<Arc<Rules>>,
-    fault: watch::Receiver<Option<String>>,
+    reloads: Vec<Reload>,
 }
 
 impl Collector for Read {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let mut gauges = vec![
-            (
-                "rules_prefix_rules",
-                "Prefix rules in force",
-                i64::try_from(self.rules.borrow().prefix_rule_count()).unwrap_or(i64::MAX),
-            ),
-            (
-                "rules_reload_failed",
-                "1 while the rules' files hold what can't be used, and the last good rules are in force; else 0",
-                i64::from(self.fault.borrow().is_some()),
-            ),
-        ];
+        let mut gauges = vec![(
+            "rules_prefix_rules",
+            "Prefix rules in force",
+            i64::try_from(self.rules.borrow().prefix_rule_count()).unwrap_or(i64::MAX),
+        )];
+        gauges.extend(self.reloads.iter().map(|reload| {
+            let failed = i64::from(reload.fault.borrow().is_some());
+            (reload.name, reload.help, failed)
+        }));
         let mut written = None;
         if let Some(store) = &self.store {
             let numbers = store.numbers();

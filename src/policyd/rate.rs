@@ -140,4 +140,24 @@ mod tests {
         drop(first);
         assert!(taken(&rates.of(&gate), 10, now) <= 1);
     }
+
+    #[test]
+    fn a_gate_that_is_gone_is_forgotten_when_it_has_all_of_its_allowance_again() {
+        let rates = Rates::new(rate(10));
+        let gate = GateIdentity::uid;
+        // One that is gone and has taken nothing, one whose call lasts, and one that is gone and has its allowance
+        // back later than this test ends.
+        drop(rates.of(&gate(1)));
+        let lasting = rates.of(&gate(2));
+        let spent = rates.of(&gate(3));
+        let later = Instant::now() + Duration::from_secs(3_600);
+        assert_eq!(taken(&spent, 20, later), 10);
+        drop(spent);
+        // Whoever comes makes room first.
+        let _newcomer = rates.of(&gate(4));
+        let known = rates.of_gates.lock().expect("no panic");
+        let known = [1, 2, 3, 4].map(|uid| known.contains_key(&gate(uid)));
+        assert_eq!(known, [false, true, true, true]);
+        drop(lasting);
+    }
 }

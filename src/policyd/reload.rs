@@ -17,6 +17,10 @@ use crate::transport::CredentialError;
 /// Between looks at the files.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// How long a file of tokens must have been without any to be taken at its word: whoever writes one in its place,
+/// as a shell's `>` does, empties it first.
+const SETTLING: Duration = Duration::from_millis(250);
+
 /// What tells one state of a file from another without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
@@ -235,7 +239,19 @@ impl<H: Holder> Source for TokensFile<H> {
     }
 
     fn load(&self) -> Result<Tokens<H>, CredentialError> {
-        Tokens::load(&self.path)
+        let mut tokens = Tokens::load(&self.path)?;
+        if tokens.is_empty() {
+            std::thread::sleep(SETTLING);
+            tokens = Tokens::load(&self.path)?;
+        }
+        if tokens.is_empty() {
+            tracing::warn!(
+                "{} holds no {}, so nobody is let in by one; `execgate token NAME` makes one, and its line",
+                self.path.display(),
+                H::NAME
+            );
+        }
+        Ok(tokens)
     }
 
     fn describe(tokens: &Tokens<H>) -> String {

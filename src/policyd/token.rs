@@ -63,7 +63,7 @@ pub enum TokenError {
     #[error("drawing random bytes: {0}")]
     Random(#[source] std::io::Error),
     /// The file can't be written.
-    #[error("writing the token to {}: {source}", path.display())]
+    #[error("writing the token to {}: {source}{}", path.display(), advice(source))]
     File {
         /// The file.
         path: PathBuf,
@@ -73,6 +73,14 @@ pub enum TokenError {
     /// Standard output can't be written.
     #[error("writing the line for the policy service: {0}")]
     Write(#[from] std::io::Error),
+}
+
+/// What to do where the file can't be written, to stand behind the reason.
+fn advice(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "; make its directory first",
+        _ => "",
+    }
 }
 
 fn name(text: &str) -> Result<String, String> {
@@ -202,5 +210,9 @@ mod tests {
         };
         let error = run(&args, &mut Vec::new()).expect_err("refused");
         assert!(error.to_string().contains("/nonexistent/token"), "{error}");
+        assert!(
+            error.to_string().ends_with("; make its directory first"),
+            "{error}"
+        );
     }
 }

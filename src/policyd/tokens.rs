@@ -138,7 +138,7 @@ impl Tokens<Operator> {
 impl<H: Holder> Tokens<H> {
     /// Reads a file of lines `NAME SHA256`, with `auditor` behind it for an operator who only reads; for an operator
     /// with a certificate `uri:URI` or `dns:NAME` alone. Blank lines and what follows `#` at a line's beginning are
-    /// passed over.
+    /// passed over. A file of nothing else is one, too: the last line was taken out, and nobody has a token.
     pub(super) fn load(path: &Path) -> Result<Self, CredentialError> {
         let content = transport::read_public(path)?;
         Self::parse(&String::from_utf8_lossy(&content))
@@ -196,17 +196,13 @@ impl<H: Holder> Tokens<H> {
             }
             tokens.push((digest, holder));
         }
-        match tokens.len() + certificates.len() {
-            0 => Err(
-                "it holds no token, so nobody could show one; `execgate token NAME` makes one"
-                    .to_owned(),
-            ),
-            1..=MAX_TOKENS => Ok(Self {
-                tokens,
-                certificates,
-            }),
-            _ => Err(format!("it holds more than {MAX_TOKENS} tokens")),
+        if tokens.len() + certificates.len() > MAX_TOKENS {
+            return Err(format!("it holds more than {MAX_TOKENS} tokens"));
         }
+        Ok(Self {
+            tokens,
+            certificates,
+        })
     }
 
     /// Whose token this is. Takes as long whoever's it is.
@@ -245,6 +241,11 @@ impl<H: Holder> Tokens<H> {
 
     pub(super) fn len(&self) -> usize {
         self.tokens.len() + self.certificates.len()
+    }
+
+    /// Whether nobody has one.
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 }
 
@@ -286,8 +287,6 @@ mod tests {
     #[test]
     fn a_file_that_is_wrong_says_where_and_not_what() {
         for (text, says) in [
-            ("", "no token"),
-            ("# nothing\n", "no token"),
             ("execgate_secret", "line 1 isn't"),
             ("# x\nname execgate_secret", "line 2: the SHA-256"),
             ("name execgate_secret more", "line 1 isn't"),
@@ -297,6 +296,23 @@ mod tests {
             assert!(error.contains(says), "{error}");
             assert!(!error.contains("secret"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_file_without_a_line_is_nobodys_and_one_has_a_most() {
+        for text in ["", "\n \t\n", "# ci was here\n", "#"] {
+            let tokens = Tokens::<GateIdentity>::parse(text).expect(text);
+            assert!(tokens.is_empty() && tokens.owner(TokenDigest::of(b"")).is_none());
+            let operators = Tokens::<Operator>::parse(text).expect(text);
+            assert!(operators.is_empty() && !operators.has_somebody_who_decides());
+        }
+        let lines = |count: usize| {
+            let lines = (0..count).map(|number| format!("x {number:064x}\n"));
+            Tokens::<GateIdentity>::parse(&lines.collect::<String>())
+        };
+        assert_eq!(lines(MAX_TOKENS).expect("as many").len(), MAX_TOKENS);
+        let error = lines(MAX_TOKENS + 1).expect_err("one more");
+        assert!(error.contains("more than 10000"), "{error}");
     }
 
     #[test]
@@ -340,6 +356,10 @@ mod tests {
         }
         let twice = Tokens::<Operator>::parse("dns:a\ndns:a auditor").expect_err("refused");
         assert!(twice.contains("line 2"), "{twice}");
-        assert!(Tokens::<GateIdentity>::parse(lines).is_err());
+        // Not even alone, and as a gate's name it would do.
+        for name in ["uri:spiffe://example/ci", "dns:ci.example"] {
+            let error = Tokens::<GateIdentity>::parse(name).expect_err(name);
+            assert!(error.contains("line 1 isn't"), "{error}");
+        }
     }
 }

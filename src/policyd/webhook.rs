@@ -18,12 +18,12 @@ use hyper_util::rt::TokioIo;
 use ring::hmac;
 use serde_json::json;
 use tokio::net::TcpStream;
-use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use super::approvals::{Happened, json};
+use super::approvals::{Happened, Watch, json};
 use super::revision::hexadecimal;
 use super::throttle::Throttle;
 use crate::pb::approval::v1 as pb;
@@ -136,17 +136,17 @@ impl Webhook {
     }
 
     /// Tells of all changes, for as long as the service runs.
-    pub(super) async fn run(self, mut changes: broadcast::Receiver<Happened>) {
+    pub(super) async fn run(self, mut changes: Watch) {
         loop {
             match changes.recv().await {
                 Ok(happened) => self.tell(&happened).await,
-                Err(broadcast::error::RecvError::Lagged(missed)) => {
+                Err(RecvError::Lagged(missed)) => {
                     tracing::error!(
                         missed,
                         "the webhook's receiver is too slow; changes weren't told"
                     );
                 }
-                Err(broadcast::error::RecvError::Closed) => return,
+                Err(RecvError::Closed) => return,
             }
         }
     }

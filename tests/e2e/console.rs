@@ -1,5 +1,8 @@
-//! The console, in a real browser: `tests/support/browser.py` drives Chromium, by WebDriver.
+//! The console, in a real browser: `tests/support/browser.py` drives Chromium, by WebDriver. And what it says to
+//! requests as browsers send them for other pages.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 
@@ -8,10 +11,11 @@ use std::time::Duration;
 
 use execgate::model::EscalationDecision;
 
+use crate::approvals::{id, pending};
 use crate::gate::Gate;
 use crate::link_gate;
 use crate::machine::{self, Shell, available, in_shell};
-use crate::process::Running;
+use crate::process::{PATIENCE, Running};
 
 const RULES: &str = r#"
 prefix_rule(["printf", ["marker-that-waits", "marker-that-waits-too"]], "ask", asks = "the release team", within = "10m",
@@ -252,6 +256,27 @@ fn what_a_decision_holds_for_is_said_by_the_page_and_nonsense_decides_nothing() 
 }
 
 #[test]
+fn a_command_is_seen_to_its_end_before_it_is_approved() {
+    in_shell("bash", |shell: &Shell| {
+        let gate = Gate::with_console(shell, RULES, &["ada"]);
+        let Some(mut browser) = browser(&gate, "whole", "ada") else {
+            return;
+        };
+        browser.wait_for("logged-in\n");
+        let harmless = "--harmless ".repeat(600);
+        let running = gate.start(&format!(
+            "/usr/bin/printf marker-that-waits {harmless}--evil 2>/dev/null"
+        ));
+        browser.wait_for("scrolled\n");
+        let other = gate.start("/usr/bin/printf marker-that-waits-too");
+        browser.wait_for("approved\n");
+        running.done().exits(0).prints("marker-that-waits");
+        assert!(!other.is_over());
+        browser.done().exits(0);
+    });
+}
+
+#[test]
 fn a_service_that_is_gone_is_told_of() {
     in_shell("bash", |shell: &Shell| {
         let gate = Gate::with_console(shell, RULES, &["ada"]);
@@ -264,5 +289,93 @@ fn a_service_that_is_gone_is_told_of() {
         browser.wait_for("told\n");
         browser.done().exits(0);
         drop(running);
+    });
+}
+
+/// Sends one request with these lines of its head, and a body if it has one. Gives status, and all of the answer.
+fn request(address: &str, line: &str, head: &[&str], body: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    let head: String = head.iter().map(|line| format!("{line}\r\n")).collect();
+    write!(
+        stream,
+        "{line} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {}\r\n{head}\r\n{body}",
+        body.len()
+    )
+    .expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
+    (status.unwrap_or_else(|| panic!("{answer}")), answer)
+}
+
+#[test]
+fn no_other_page_reads_or_decides_anything_with_a_persons_cookie() {
+    const JSON: &str = "content-type: application/json";
+    in_shell("bash", |shell| {
+        let gate = Gate::with_console(shell, RULES, &["ada"]);
+        let console = gate.console();
+        let origin = console.trim_end_matches('/');
+        let address = origin.trim_start_matches("http://");
+        let own = format!("origin: {origin}");
+        let token = std::fs::read_to_string(gate.path("ada.token")).expect("a token");
+        let shown = serde_json::json!({ "token": token.trim() }).to_string();
+        let (status, answer) = request(address, "POST /api/login", &[&own, JSON], &shown);
+        assert_eq!(status, 200, "{answer}");
+        let cookie = answer
+            .lines()
+            .find_map(|line| line.strip_prefix("set-cookie: ")?.split(';').next());
+        let cookie = format!("cookie: {}", cookie.expect("a cookie"));
+
+        let running = gate.start("/usr/bin/printf marker-that-waits");
+        let approval = pending(&gate);
+        let decide = format!("POST /api/approvals/{}", id(&approval));
+        let approve = serde_json::json!({ "decision": "approve" }).to_string();
+        // A form's, a script's, and that of a browser which says it in another way; from the same host as well.
+        for page in [
+            &["content-type: text/plain", &own][..],
+            &[JSON, "origin: http://evil.example"],
+            &[JSON, "origin: null"],
+            &[JSON, "origin: http://127.0.0.1:1"],
+            &[JSON, "sec-fetch-site: cross-site"],
+            &[JSON, "sec-fetch-site: same-site"],
+        ] {
+            let head = [&[&*cookie][..], page].concat();
+            let (status, answer) = request(address, &decide, &head, &approve);
+            assert_eq!(status, 403, "{page:?}: {answer}");
+            let (status, answer) = request(address, "GET /api/sessions", &head, "");
+            let expected = if page.contains(&&*own) { 200 } else { 403 };
+            assert_eq!(status, expected, "{page:?}: {answer}");
+        }
+        assert_eq!(id(&pending(&gate)), id(&approval));
+        // A link on another page leads to this one; whatever is answered keeps other pages out of it.
+        let by_a_link = "sec-fetch-site: cross-site";
+        for (line, head, expected) in [
+            ("GET /", vec![&*cookie, by_a_link], 200),
+            ("GET /console.js", vec![], 200),
+            ("GET /api/me", vec![&*cookie], 200),
+            ("GET /api/me", vec![], 401),
+            ("GET /nothing", vec![], 404),
+            ("POST /api/logout", vec![], 403),
+        ] {
+            let (status, answer) = request(address, line, &head, "");
+            assert_eq!(status, expected, "{line}: {answer}");
+            for said in [
+                "content-security-policy: default-src 'none'; script-src 'self';",
+                "frame-ancestors 'none'",
+                "x-content-type-options: nosniff",
+                "x-frame-options: DENY",
+                "referrer-policy: no-referrer",
+                "cross-origin-opener-policy: same-origin",
+                "cache-control: no-store",
+            ] {
+                assert!(answer.contains(said), "{line}, {said}: {answer}");
+            }
+        }
+        // And the page itself decides.
+        let head = [&*cookie, &own, "sec-fetch-site: same-origin", JSON];
+        let (status, answer) = request(address, &decide, &head, &approve);
+        assert_eq!(status, 200, "{answer}");
+        running.done().exits(0).prints("marker-that-waits");
     });
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::gate::Gate;
 use crate::machine::{Shell, in_both_shells};
-use crate::process::{self, Done, EXECGATE};
+use crate::process::{self, Done, EXECGATE, Running, wait_until};
 
 in_both_shells! {
     what_other_rules_would_change_is_told_by_group,
@@ -15,6 +15,7 @@ in_both_shells! {
     what_the_record_lacks_is_not_guessed,
     proposed_rules_decide_a_session_as_it_was_decided,
     what_a_person_was_asked_and_what_was_monitored_is_told_apart,
+    what_no_rules_were_asked_about_is_no_decision_of_theirs,
     nothing_on_record_drives_a_terminal_or_writes_rules,
 }
 
@@ -122,6 +123,42 @@ fn what_other_rules_would_change_is_told_by_group(shell: &Shell) {
         done.output()
     );
     trouble_is_told(&gate, same);
+}
+
+/// What takes long says how far it is, in lines of their own where nobody's terminal is.
+#[test]
+fn whoever_waits_for_a_replay_is_told_how_far_it_is() {
+    let directory = crate::gate::directory();
+    let rules = directory.path().join("x.rules");
+    std::fs::write(&rules, "fallback(\"run\")").expect("a file");
+    let mut command = Command::new(EXECGATE);
+    command.arg("replay").arg("--rules").arg(&rules);
+    command.args(["--from", "-", "--output", "json"]);
+    let mut running = Running::start(&mut command);
+    let mut execs = 0_u64;
+    wait_until("how far it is", || {
+        execs += 1;
+        running.tell(&format!(
+            r#"{{"session":"{execs:032}","exec_id":1,"program":"/usr/bin/true","argv":["true"],"verdict":"run","code":"verdict"}}"#
+        ));
+        running.stderr().contains(" execs so far\n")
+    });
+    let done = running.done();
+    // Nothing else is said, and no more than was read by then.
+    for line in done.errors().lines() {
+        let said = line.strip_suffix(" execs so far");
+        let said = said.and_then(|number| number.parse().ok());
+        assert!(
+            said.is_some_and(|said: u64| (1..=execs).contains(&said)),
+            "{done}"
+        );
+    }
+    let told = json(done.exits(0));
+    assert_eq!(
+        (&told["execs"], &told["unchanged"]),
+        (&execs.into(), &execs.into()),
+        "{told}"
+    );
 }
 
 fn filters_choose(gate: &Gate, other: &str) {
@@ -524,6 +561,45 @@ fn would_be_asked(gate: &Gate) {
         .args(["--service", "http://127.0.0.1:1"]);
     gate.settle(&mut nowhere);
     process::run(&mut nowhere).exits(5).says("127.0.0.1:1");
+}
+
+fn what_no_rules_were_asked_about_is_no_decision_of_theirs(shell: &Shell) {
+    // A rule may use any reason code.
+    let rules =
+        "prefix_rule([\"date\"], \"deny\", reason_code = \"gate.rate_limited\")\nfallback(\"run\")";
+    let gate = Gate::with_rules_on_a_socket(shell, rules);
+    gate.exec("date").exits(1);
+    std::fs::write(gate.path("execs-per-second"), "1").expect("a file");
+    gate.restart_policyd();
+    // Until one is too many.
+    gate.exec("while ls >/dev/null; do :; done; echo over")
+        .prints("over\n")
+        .says("commands a second");
+    let execs = gate.list(&[]);
+    let limited = execs
+        .iter()
+        .filter(|exec| exec.name() == "ls" && exec.text("verdict") == "deny")
+        .count();
+    assert!(limited > 0, "{}", execs.len());
+    let lines = operate(&gate, &["audit", "--export"]);
+    let lines = written(&gate, "lines", &lines.exits(0).output());
+    for from in [&[][..], &["--from", &lines]] {
+        let same = ["replay", "--rules", "../rules.star", "--output", "json"];
+        let done = operate(&gate, &[&same, from].concat());
+        let told = json(done.exits(0));
+        let gaps = told["not_judged_because"].as_array().expect("a list");
+        let by_no_rules = gaps.iter().find(|gap| gap["why"] == "no-rules");
+        let count = by_no_rules.map(|gap| gap["count"].clone());
+        assert_eq!(count, Some(limited.into()), "{told}");
+        let suggested = operate(&gate, &[&["suggest"], from].concat());
+        let suggested = suggested.exits(0).output();
+        assert!(suggested.contains("# Not used, "), "{suggested}");
+        assert!(!suggested.contains("commands a second"), "{suggested}");
+        let rules = written(&gate, "suggested.star", &suggested);
+        operate(&gate, &["check", "--rules", &rules, "--", "ls"]).exits(0);
+        // By a rule, whatever its code.
+        assert!(suggested.contains("gate.rate_limited"), "{suggested}");
+    }
 }
 
 fn nothing_on_record_drives_a_terminal_or_writes_rules(shell: &Shell) {

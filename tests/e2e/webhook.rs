@@ -30,9 +30,24 @@ fn told(shell: &Shell) -> (Gate, TcpListener) {
     (gate, listener)
 }
 
+/// The next connection, if one comes before patience is over.
+#[track_caller]
+fn accept(listener: &TcpListener) -> TcpStream {
+    listener.set_nonblocking(true).expect("a mode");
+    let mut accepted = None;
+    process::wait_until("a connection", || {
+        accepted = listener.accept().ok();
+        accepted.is_some()
+    });
+    let (stream, _) = accepted.expect("a connection");
+    stream.set_nonblocking(false).expect("a mode");
+    stream
+}
+
 /// Takes one HTTP request. Gives its connection, its head, in lower case, and its body.
+#[track_caller]
 fn take_one(listener: &TcpListener) -> (TcpStream, String, Vec<u8>) {
-    let (mut stream, _) = listener.accept().expect("a connection");
+    let mut stream = accept(listener);
     let patience = Some(process::PATIENCE);
     stream.set_read_timeout(patience).expect("a limit");
     stream.set_write_timeout(patience).expect("a limit");
@@ -55,6 +70,7 @@ fn take_one(listener: &TcpListener) -> (TcpStream, String, Vec<u8>) {
 }
 
 /// Takes one HTTP request, and answers it with a status.
+#[track_caller]
 fn serve_one(listener: &TcpListener, status: &str) -> (String, Vec<u8>) {
     let (mut stream, head, body) = take_one(listener);
     write!(stream, "HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").expect("an answer");

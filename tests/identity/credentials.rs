@@ -1,6 +1,7 @@
 //! Each way for credentials to be right or wrong, with what either side then says.
 
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
 use execgate::link::{LinkCredentials, LinkOptions};
 use execgate::model::DecisionCode;
@@ -19,6 +20,13 @@ pub(crate) async fn told(endpoint: &str, credentials: LinkCredentials) -> (Decis
         options.credentials = credentials;
     });
     let verdict = gate.ask(1).verdict().await;
+    if verdict.code == DecisionCode::Unreachable {
+        // Whoever refused it may have been sent what happened, and hasn't taken it: the owner is told.
+        gate.end();
+        gate.link.drain(Duration::from_secs(10)).await;
+        let lost = gate.link.counters().lost_events;
+        assert!(lost >= 2, "{lost} events were lost: {verdict:?}");
+    }
     match verdict.decision {
         execgate::model::EscalationDecision::Deny { reason } => {
             (verdict.code, reason.unwrap_or_default())

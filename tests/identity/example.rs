@@ -1,5 +1,8 @@
 //! What the README tells people to do between hosts, done.
 
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
 use std::process::Command;
 
 use execgate::link::{CertificateFiles, LinkCredentials};
@@ -8,6 +11,80 @@ use crate::credentials::{known_as, refused};
 use crate::process::{self, EXECGATE};
 use crate::scenario;
 use crate::service::{Place, tls};
+
+fn make_certificates(directory: &Path) -> process::Done {
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/examples/identity/certificates.sh"
+    );
+    let mut command = Command::new(script);
+    command.arg(directory);
+    process::run(command.args(["policy.example", "gate-7.example"]))
+}
+
+/// A gate of an ordinary user reads the CA, the service's user the key that its group was given, and none loses that
+/// when certificates are renewed.
+#[test]
+fn certificates_are_for_everybody_and_what_is_renewed_keeps_its_readers() {
+    let place = Place::new();
+    let directory = place.path("made/certificates");
+    make_certificates(&directory).exits(0);
+    let state = |name: &str| {
+        let metadata = std::fs::metadata(directory.join(name)).expect("a file");
+        (metadata.mode() & 0o7777, metadata.uid(), metadata.gid())
+    };
+    let mode = |name: &str| state(name).0;
+    assert_eq!((mode("."), mode("..")), (0o755, 0o755));
+    for name in ["ca", "policy.example", "gate-7.example"] {
+        assert_eq!(mode(&format!("{name}.pem")), 0o644, "{name}");
+        assert_eq!(mode(&format!("{name}.key")), 0o600, "{name}");
+    }
+    assert_eq!(std::fs::read_dir(&directory).expect("entries").count(), 6);
+
+    let set = |name: &str, mode| {
+        let permissions = Permissions::from_mode(mode);
+        std::fs::set_permissions(directory.join(name), permissions).expect("a mode");
+    };
+    // Only root can give files away.
+    if state(".").1 == 0 {
+        for name in ["policy.example.key", "gate-7.example.pem"] {
+            chown(directory.join(name), Some(7), Some(9)).expect("given away");
+        }
+    }
+    set("policy.example.key", 0o640);
+    set("gate-7.example.pem", 0o604);
+    set(".", 0o750);
+    let all = || {
+        let names = std::fs::read_dir(&directory).expect("entries");
+        let names = names.map(|entry| entry.expect("an entry").file_name());
+        let mut all: Vec<_> = names
+            .map(|name| {
+                let state = state(name.to_str().expect("text"));
+                let content = std::fs::read(directory.join(&name)).expect("a file");
+                (name, state, content)
+            })
+            .collect();
+        all.sort();
+        all
+    };
+    let (before, around) = (all(), state("."));
+    make_certificates(&directory).exits(0);
+    let after = all();
+    assert_eq!((state("."), after.len()), (around, before.len()));
+    for ((name, state, content), (_, state_now, content_now)) in before.iter().zip(&after) {
+        assert_eq!(state, state_now, "{}", name.display());
+        let is_ca = name.to_str().is_some_and(|name| name.starts_with("ca."));
+        assert_eq!(content == content_now, is_ca, "{}", name.display());
+    }
+
+    // Where the key is kept elsewhere, no other CA takes its place.
+    std::fs::remove_file(directory.join("ca.key")).expect("removed");
+    let left = all();
+    make_certificates(&directory)
+        .exits(1)
+        .says("ca.pem without ca.key: bring the key");
+    assert_eq!(all(), left);
+}
 
 #[tokio::test]
 async fn certificates_of_the_example_and_tokens_of_the_command_do() {

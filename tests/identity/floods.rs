@@ -4,36 +4,32 @@
 use std::time::Duration;
 
 use execgate::pb::v1;
-use http_body_util::StreamBody;
-use hyper::body::{Bytes, Frame};
+use hyper::body::Bytes;
 use prost::Message;
-use tokio::sync::mpsc;
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
-use tonic::transport::Channel;
-use tower::{Service as _, ServiceExt};
 use v1::session_request::Event;
 use v1::session_response::Answer;
 
+use crate::frames::{Fate, call_of_bytes, made_and_given_up};
 use crate::scenario;
 use crate::service::{Place, Service, digest};
-use crate::stranger::{Call, SESSION, connect, requested, started};
+use crate::stranger::{Call, SESSION, connect, connect_with_window, requested, started};
 
 /// What the service may grow by in a flood, in KiB: what waits for the store, and what is on its way.
 const GROWTH_KIB: u64 = 768 << 10;
 /// The same in one whose calls read everything, so that nothing of it stays: what one gate's messages may take while they
 /// are understood, 128 MiB for the store, and what the allocator keeps.
 const GROWTH_OF_READERS_KIB: u64 = 512 << 10;
+/// The same where nothing is said that could stay.
+const GROWTH_OF_NOTHING_KIB: u64 = 96 << 10;
 /// The same where one message comes after the other.
 const GROWTH_OF_ONE_KIB: u64 = 288 << 10;
 
-fn session(number: usize) -> String {
+pub(crate) fn session(number: usize) -> String {
     format!("{number:032x}")
 }
 
 /// An exec with an argument of so many bytes.
-fn long_exec(exec_id: u64, size: usize) -> Event {
+pub(crate) fn long_exec(exec_id: u64, size: usize) -> Event {
     let Event::ExecRequested(mut exec) = requested(exec_id) else {
         panic!("another event");
     };
@@ -42,7 +38,7 @@ fn long_exec(exec_id: u64, size: usize) -> Event {
 }
 
 /// Another gate has a verdict.
-async fn serves_others(service: &Service) {
+pub(crate) async fn serves_others(service: &Service) {
     let channel = connect(&service.address).await;
     let mut modest = Call::open(channel, Some("m")).await.expect("a call");
     modest.tell(1, started(SESSION, None)).await;
@@ -54,13 +50,17 @@ fn assert_bounded(service: &Service, before: u64) {
     assert_grown_below(service, before, GROWTH_KIB);
 }
 
-fn assert_grown_below(service: &Service, before: u64, bound_kib: u64) {
+pub(crate) fn assert_grown_below(service: &Service, before: u64, bound_kib: u64) {
     let grown = service.resident_kib().saturating_sub(before);
     assert!(grown < bound_kib, "it grew by {} MiB", grown >> 10);
 }
 
 #[tokio::test]
 async fn questions_without_end_whose_answers_nobody_reads() {
+    /// Answers that may wait in the service for a gate.
+    const WAITING: u64 = 64;
+    /// Questions of each call that are taken at most: as many answers may be on their way, and questions as well.
+    const TAKEN: u64 = 4 * WAITING;
     scenario(async {
         let place = Place::new();
         let tokens = place.tokens(&[("greedy", "g"), ("modest", "m")]);
@@ -69,7 +69,8 @@ async fn questions_without_end_whose_answers_nobody_reads() {
         let mut calls = Vec::new();
         let mut flood = tokio::task::JoinSet::new();
         for connection in 0..4 {
-            let channel = connect(&service.address).await;
+            // A handful of answers.
+            let channel = connect_with_window(&service.address, 1 << 10).await;
             for number in 0..4 {
                 let call = Call::open(channel.clone(), Some("g"))
                     .await
@@ -93,7 +94,7 @@ async fn questions_without_end_whose_answers_nobody_reads() {
                             Ok(Ok(())) => event = long_exec(sent, 256 << 10),
                             Ok(Err(_)) | Err(_) => return sent,
                         }
-                        if sent == 300 {
+                        if sent == 2 * TAKEN {
                             return sent;
                         }
                     }
@@ -102,38 +103,17 @@ async fn questions_without_end_whose_answers_nobody_reads() {
         }
         let mut sent = 0;
         while let Some(count) = flood.join_next().await {
-            sent += count.expect("no panic");
+            let count = count.expect("no panic");
+            assert!(count <= TAKEN, "{count} questions of one call were taken");
+            sent += count;
         }
-        assert!(sent > 1_000, "no flood: {sent} messages");
+        assert!(sent > 8 * WAITING, "no flood: {sent} messages");
         assert_bounded(&service, before);
         serves_others(&service).await;
         drop(calls);
         serves_others(&service).await;
     })
     .await;
-}
-
-/// A call as bytes: messages as they come from the channel, in a body that has no end as long as that is open.
-async fn call_of_bytes(channel: &Channel) -> mpsc::Sender<Bytes> {
-    let (bytes, body) = mpsc::channel::<Bytes>(4);
-    let body = ReceiverStream::new(body).map(|bytes| Ok::<_, Status>(Frame::data(bytes)));
-    let request = hyper::Request::post("/execgate.policy.v1.PolicyService/Session")
-        .header("content-type", "application/grpc")
-        .header("te", "trailers")
-        .header("authorization", "Bearer g")
-        .body(tonic::body::Body::new(StreamBody::new(body)))
-        .expect("a request");
-    let mut channel = channel.clone();
-    let ready = channel.ready().await.expect("a connection");
-    let response = ready.call(request);
-    // Whatever it is, nobody reads it.
-    tokio::spawn(async move {
-        if let Ok(response) = response.await {
-            std::future::pending::<()>().await;
-            drop(response);
-        }
-    });
-    bytes
 }
 
 #[tokio::test]
@@ -195,12 +175,27 @@ async fn calls_that_are_opened_and_given_up_at_once() {
         let before = service.resident_kib();
         let mut flood = tokio::task::JoinSet::new();
         for _ in 0..4 {
-            let channel = connect(&service.address).await;
+            let address = service.address.clone();
             flood.spawn(async move {
+                let channel = connect(&address).await;
                 for _ in 0..1_000 {
                     let call = Call::open(channel.clone(), Some("g"));
-                    // Most are given up before they are answered, some after.
+                    // Most are given up before they are answered.
                     let _ = tokio::time::timeout(Duration::from_micros(200), call).await;
+                }
+                // And these as soon as they are: in all more than a gate may have, so that each has to give its place
+                // back. The first connection may be over.
+                let channel = connect(&address).await;
+                let mut answered = 0;
+                while answered < 550 {
+                    match Call::open(channel.clone(), Some("g")).await {
+                        Ok(_call) => answered += 1,
+                        // Those before may not have been seen to yet.
+                        Err(status) => {
+                            let code = status.code();
+                            assert_eq!(code, tonic::Code::ResourceExhausted, "{status}");
+                        }
+                    }
                 }
             });
         }
@@ -208,7 +203,13 @@ async fn calls_that_are_opened_and_given_up_at_once() {
         while let Some(done) = flood.join_next().await {
             done.expect("no panic");
         }
-        assert_bounded(&service, before);
+        assert_grown_below(&service, before, GROWTH_OF_NOTHING_KIB);
+        serves_others(&service).await;
+        // So many at once that nobody could look at one before the next end their connection; a few don't.
+        let fate = made_and_given_up(&service.address, 48).await;
+        assert_eq!(fate, Fate::Lives);
+        let fate = made_and_given_up(&service.address, 1_000).await;
+        assert_eq!(fate, Fate::Ended);
         serves_others(&service).await;
     })
     .await;
@@ -326,11 +327,25 @@ async fn events_as_fast_as_they_go() {
         for _ in 0..5 {
             serves_others(&service).await;
         }
+        let mut ends = Vec::new();
         while let Some(call) = flood.join_next().await {
-            drop(call.expect("no panic"));
+            let (_, code) = call.expect("no panic").finish().await;
+            ends.push(code);
         }
-        assert_bounded(&service, before);
+        assert_grown_below(&service, before, GROWTH_OF_NOTHING_KIB);
         serves_others(&service).await;
+        // Whoever is told that all is well has all of it on record; the others are told to come again.
+        let well = ends.iter().filter(|code| **code == tonic::Code::Ok).count();
+        let known = [tonic::Code::Ok, tonic::Code::Unavailable];
+        assert!(ends.iter().all(|code| known.contains(code)), "{ends:?}");
+        let whole = place.count(&format!(
+            "SELECT count(*) FROM (SELECT 1 FROM events WHERE gate = 'token:greedy'
+                 GROUP BY session_id HAVING count(*) = 1 + {EVENTS})"
+        ));
+        assert!(
+            whole >= i64::try_from(well).expect("small"),
+            "{ends:?}, {whole} whole"
+        );
     })
     .await;
 }
@@ -443,7 +458,7 @@ async fn calls_that_had_a_huge_question_once_keep_nothing_of_it() {
 
 /// What waits for a person is what that person is shown.
 #[tokio::test]
-async fn huge_questions_that_wait_for_a_person() {
+async fn huge_questions_that_would_wait_for_a_person() {
     scenario(Box::pin(async {
         let place = Place::new();
         let rules = "prefix_rule([\"true\"], \"ask\", within = \"10m\")\n";
@@ -460,11 +475,13 @@ async fn huge_questions_that_wait_for_a_person() {
             call.tell(exec_id + 1, long_variable(exec_id)).await;
             loop {
                 match call.next().await.expect("open").expect("open") {
-                    Answer::VerdictPending(pending) => {
-                        assert_eq!(pending.exec_id, exec_id);
+                    // Rules that come later would be asked about all of it.
+                    Answer::Verdict(verdict) => {
+                        assert_eq!(verdict.exec_id, exec_id);
+                        assert_eq!(verdict.reason_code, "approval.too_long");
                         break;
                     }
-                    Answer::Verdict(verdict) => panic!("{verdict:?}"),
+                    Answer::VerdictPending(pending) => panic!("{pending:?}"),
                     _ => {}
                 }
             }

@@ -7,9 +7,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::Code;
 use v1::session_request::Event;
+use v1::session_response::Answer;
 
 use crate::scenario;
-use crate::service::Place;
+use crate::service::{Place, digest};
 use crate::stranger::{Call, SESSION, connect, requested, started};
 
 /// What the service allows one gate.
@@ -144,6 +145,20 @@ async fn names_and_sentences_of_megabytes_are_refused() {
             place.count("SELECT count(*) FROM events WHERE length(payload) > 1000000"),
             0
         );
+        let Event::ExecRequested(mut exec) = requested(1) else {
+            panic!("another event");
+        };
+        exec.executable = Some(v1::ExecutableInfo {
+            real_path: huge().into_bytes().into(),
+            ..v1::ExecutableInfo::default()
+        });
+        let mut call = Call::open(channel.clone(), None).await.expect("a call");
+        call.tell(1, started(SESSION, None)).await;
+        call.tell(2, Event::ExecRequested(exec)).await;
+        let status = call.end().await;
+        assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+        let says = "executable.real_path is longer than any";
+        assert!(status.message().contains(says), "{status}");
         // An argument of that size is one that the kernel takes.
         let mut call = Call::open(channel, None).await.expect("a call");
         call.tell(0, started(SESSION, Some(2))).await;
@@ -258,17 +273,96 @@ async fn connections_are_bounded_by_descriptors_and_a_flood_of_them_passes() {
     .await;
 }
 
+/// Words without a letter, as any shell makes them: next to no bytes of a message, and 32 each in memory.
+#[tokio::test]
+async fn what_one_session_asks_a_person_leaves_others_of_its_gate_and_other_gates_room() {
+    /// Why it isn't asked about; `None` if somebody is asked.
+    async fn ask(call: &mut Call, exec_id: u64) -> Option<String> {
+        let Event::ExecRequested(mut exec) = requested(exec_id) else {
+            panic!("another event");
+        };
+        exec.arguments = vec![hyper::body::Bytes::new(); 4_096];
+        exec.arguments[0] = b"true"[..].into();
+        call.tell(exec_id + 1, Event::ExecRequested(exec)).await;
+        loop {
+            match call.next().await.expect("an answer").expect("an answer") {
+                Answer::VerdictPending(_) => return None,
+                Answer::Verdict(verdict) => match verdict.decision {
+                    Some(v1::verdict::Decision::Deny(deny)) => return Some(deny.reason),
+                    other => panic!("{other:?}"),
+                },
+                _ => {}
+            }
+        }
+    }
+    async fn fill(call: &mut Call) -> String {
+        call.tell(1, started(SESSION, None)).await;
+        for exec_id in 1..256 {
+            if let Some(reason) = ask(call, exec_id).await {
+                return reason;
+            }
+        }
+        panic!("nothing but their number bounds them");
+    }
+
+    scenario(async {
+        let place = Place::new();
+        std::fs::write(place.path("x.rules"), "prefix_rule([\"true\"], \"ask\")\n").expect("rules");
+        let tokens = place.tokens(&[("greedy", "g"), ("modest", "m")]);
+        let operators = place.path("operators");
+        std::fs::write(&operators, format!("ada {}\n", digest("op"))).expect("a file");
+        let service = place.serve(&[&"--tokens", &tokens, &"--operators", &operators]);
+        let channel = connect(&service.address).await;
+        let open = async |token| Call::open(channel.clone(), Some(token)).await;
+        let mut greedy = open("g").await.expect("a call");
+        let reason = fill(&mut greedy).await;
+        assert!(
+            reason.starts_with("commands of this session of 8 MiB wait"),
+            "{reason}"
+        );
+        for (token, session) in [("g", "1"), ("m", "2")] {
+            let mut other = open(token).await.expect("a call");
+            other.tell(1, started(&session.repeat(32), None)).await;
+            assert_eq!(ask(&mut other, 1).await, None, "{token}");
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn headers_of_megabytes_end_the_call_and_not_the_service() {
     scenario(async {
         let place = Place::new();
-        let tokens = place.tokens(&[("ci", "t")]);
+        // Tokens that the file has: it is the length of what is shown that refuses one.
+        let (longest, longer) = ("x".repeat(4_096), "x".repeat(4_097));
+        let tokens = place.tokens(&[("ci", &longest), ("ci", &longer)]);
         let service = place.serve(&[&"--tokens", &tokens]);
         let channel = connect(&service.address).await;
-        let huge = "x".repeat(1 << 20);
-        assert!(Call::open(channel, Some(&huge)).await.is_err());
+        let mut call = Call::open(channel.clone(), Some(&longest))
+            .await
+            .expect("a call");
+        call.tell(1, started(SESSION, None)).await;
+        let status = Call::open(channel.clone(), Some(&longer))
+            .await
+            .err()
+            .expect("refused");
+        assert_eq!(status.code(), Code::Unauthenticated, "{status}");
+        let with_header_of = async |bytes: usize| {
+            let more = "x".repeat(bytes);
+            let mut call = Call::open_with(channel.clone(), Some(&longest), Some(&more)).await?;
+            call.tell(1, started(&SESSION.replace('0', "f"), None))
+                .await;
+            call.next().await
+        };
+        assert!(with_header_of(8 << 10).await.is_ok());
+        assert!(with_header_of(20 << 10).await.is_err());
+        // Of the other calls of this connection nothing was ended.
+        call.tell(2, requested(1)).await;
+        assert_eq!(call.verdict().await, "gate token:ci");
+        // So much ends the connection.
+        assert!(with_header_of(1 << 20).await.is_err());
         let channel = connect(&service.address).await;
-        assert!(Call::open(channel, Some("t")).await.is_ok());
+        assert!(Call::open(channel, Some(&longest)).await.is_ok());
     })
     .await;
 }

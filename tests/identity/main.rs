@@ -12,11 +12,13 @@
 mod credentials;
 mod example;
 mod floods;
+mod frames;
 #[path = "../link/gate.rs"]
 #[allow(dead_code, reason = "the tests of the link use the rest")]
 mod gate;
 mod hostile;
 mod operators;
+mod overtaken;
 mod pki;
 #[path = "../e2e/process.rs"]
 #[allow(dead_code, reason = "the tests of the whole use the rest")]
@@ -26,7 +28,9 @@ mod rotation;
 mod service;
 mod sessions;
 mod sockets;
+mod storing;
 mod stranger;
+mod tickets;
 
 use std::future::Future;
 use std::time::Duration;

@@ -6,6 +6,7 @@ use execgate::pb::v1;
 use tonic::Code;
 use tonic::transport::Channel;
 use v1::session_request::Event;
+use v1::session_response::Answer;
 
 use crate::gate::Gate;
 use crate::pki::{Validity, dns};
@@ -51,8 +52,16 @@ async fn a_gate_with_another_certificate_can_not_go_on_with_a_session() {
 const RECORD: &str = "SELECT count(*) * 1000000 + (SELECT count(*) FROM execs) * 1000
     + (SELECT calls FROM sessions) FROM events";
 
+/// Who keeps another gate from the session: memory does before the call is accepted, and the store when it would
+/// write what the call said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keeper {
+    Memory,
+    Store,
+}
+
 /// Another gate goes on with the session, and begins it anew; asks, and ends it: it is refused.
-async fn refused_as_another_gates(channel: &Channel) {
+async fn refused_as_another_gates(channel: &Channel, mut keeper: Keeper) {
     for (sequence, opening) in [(0, started(SESSION, Some(3))), (1, started(SESSION, None))] {
         let mut other = Call::open(channel.clone(), Some("other-token"))
             .await
@@ -64,7 +73,19 @@ async fn refused_as_another_gates(channel: &Channel) {
             ..v1::SessionEnded::default()
         };
         other.tell(4, Event::SessionEnded(ended)).await;
-        let status = other.end().await;
+        if keeper == Keeper::Store {
+            let accepted = other.next().await.expect("an answer");
+            assert!(
+                matches!(accepted, Some(Answer::SessionAccepted(_))),
+                "{accepted:?}"
+            );
+            let status = other.end().await;
+            assert_eq!(status.code(), Code::PermissionDenied, "{status}");
+            // From then on memory has it, too.
+            keeper = Keeper::Memory;
+            continue;
+        }
+        let status = other.next().await.expect_err("refused");
         assert_eq!(status.code(), Code::PermissionDenied, "{status}");
     }
 }
@@ -86,7 +107,7 @@ async fn neither_resuming_nor_replaying_changes_another_gates_record() {
         let recorded = place.count(RECORD);
 
         // While the session's gate is connected, and on a connection that is the gate's as well.
-        refused_as_another_gates(&channel).await;
+        refused_as_another_gates(&channel, Keeper::Memory).await;
         drop(own);
         // The session's gate is gone; the service has been started anew.
         service.signal("TERM");
@@ -94,7 +115,7 @@ async fn neither_resuming_nor_replaying_changes_another_gates_record() {
         drop(service);
         let service = place.serve(&[&"--tokens", &tokens]);
         let channel = connect(&service.address).await;
-        refused_as_another_gates(&channel).await;
+        refused_as_another_gates(&channel, Keeper::Memory).await;
         assert_eq!(place.count(RECORD), recorded);
         assert_eq!(
             place.count(
@@ -138,7 +159,8 @@ async fn a_service_that_starts_anew_knows_whose_sessions_are_on_record() {
                 .expect("a call");
             other.tell(0, started(SESSION, Some(2))).await;
             other.tell(2, requested(1)).await;
-            let status = other.end().await;
+            // Before anything else is said.
+            let status = other.next().await.expect_err("refused");
             assert_eq!(status.code(), Code::PermissionDenied, "{status}");
         }
         assert_eq!(place.count("SELECT count(*) FROM execs"), 0);
@@ -148,6 +170,51 @@ async fn a_service_that_starts_anew_knows_whose_sessions_are_on_record() {
         own.tell(0, started(SESSION, Some(2))).await;
         own.tell(2, requested(1)).await;
         assert_eq!(own.verdict().await, "gate token:own");
+    })
+    .await;
+}
+
+/// The latest sessions' owners are in memory, and those of all in the store.
+#[tokio::test]
+async fn whose_a_session_is_the_store_knows_when_memory_has_forgotten() {
+    /// As many as memory has.
+    const LATER: u64 = 131_072;
+    scenario(async {
+        let place = Place::new();
+        let tokens = place.tokens(&[("own", "own-token"), ("other", "other-token")]);
+        let service = place.serve(&[&"--tokens", &tokens]);
+        let channel = connect(&service.address).await;
+        let mut own = Call::open(channel, Some("own-token"))
+            .await
+            .expect("a call");
+        own.tell(1, started(SESSION, None)).await;
+        own.tell(2, requested(1)).await;
+        own.acknowledged(2).await;
+        service.signal("TERM");
+        service.wait_for_log("stopping").await;
+        drop((own, service));
+        let database = place.path("data").join("events.sqlite");
+        rusqlite::Connection::open(database)
+            .expect("the database")
+            .execute_batch(&format!(
+                "INSERT INTO sessions (session_id, received_ns, calls, labels, gate)
+                 WITH RECURSIVE later(number) AS
+                     (VALUES (1) UNION ALL SELECT number + 1 FROM later WHERE number < {LATER})
+                 SELECT printf('%032x', number), 1, 1, '{{}}', 'token:other' FROM later"
+            ))
+            .expect("sessions");
+        let recorded = place.count(RECORD);
+        let service = place.serve(&[&"--tokens", &tokens]);
+        let channel = connect(&service.address).await;
+        refused_as_another_gates(&channel, Keeper::Store).await;
+        assert_eq!(place.count(RECORD), recorded);
+        let mut own = Call::open(channel, Some("own-token"))
+            .await
+            .expect("a call");
+        own.tell(0, started(SESSION, Some(3))).await;
+        own.tell(3, requested(2)).await;
+        assert_eq!(own.verdict().await, "gate token:own");
+        own.acknowledged(3).await;
     })
     .await;
 }

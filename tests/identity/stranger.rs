@@ -23,20 +23,39 @@ pub(crate) struct Call {
 }
 
 pub(crate) async fn connect(address: &str) -> Channel {
-    Endpoint::from_shared(format!("http://{address}"))
-        .expect("an address")
-        .connect()
-        .await
-        .expect("a connection")
+    endpoint(address).connect().await.expect("a connection")
+}
+
+/// A connection of whose calls no more than so many bytes of answers arrive before they are read.
+pub(crate) async fn connect_with_window(address: &str, bytes: u32) -> Channel {
+    let endpoint = endpoint(address).initial_stream_window_size(bytes);
+    endpoint.connect().await.expect("a connection")
+}
+
+fn endpoint(address: &str) -> Endpoint {
+    Endpoint::from_shared(format!("http://{address}")).expect("an address")
 }
 
 impl Call {
     pub(crate) async fn open(channel: Channel, token: Option<&str>) -> Result<Self, Status> {
+        Self::open_with(channel, token, None).await
+    }
+
+    /// The same with one more header of a call, whatever it says.
+    pub(crate) async fn open_with(
+        channel: Channel,
+        token: Option<&str>,
+        more: Option<&str>,
+    ) -> Result<Self, Status> {
         let (events, stream) = mpsc::channel(16);
         let mut request = Request::new(ReceiverStream::new(stream));
         if let Some(token) = token {
             let value = format!("Bearer {token}").parse().expect("ASCII");
             request.metadata_mut().insert("authorization", value);
+        }
+        if let Some(more) = more {
+            let value = more.parse().expect("ASCII");
+            request.metadata_mut().insert("x-more", value);
         }
         let mut client = PolicyServiceClient::new(channel).max_encoding_message_size(64 << 20);
         let response = tokio::time::timeout(PATIENCE, client.session(request)).await;

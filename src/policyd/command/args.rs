@@ -369,4 +369,41 @@ mod tests {
             assert!(retained_age(wrong).is_err(), "{wrong}");
         }
     }
+
+    #[test]
+    fn a_size_has_a_unit_and_a_least() {
+        for (text, size) in [
+            ("67108864", 64 << 20),
+            ("67108864B", 64 << 20),
+            ("65536K", 64 << 20),
+            ("65537KiB", 65_537 << 10),
+            ("64M", 64 << 20),
+            ("64MiB", 64 << 20),
+            ("100 MiB", 100 << 20),
+            ("20G", 20 << 30),
+            ("20GiB", 20 << 30),
+            ("3T", 3 << 40),
+            ("16777215TiB", 16_777_215 << 40),
+        ] {
+            assert_eq!(retained_size(text), Ok(size), "{text}");
+        }
+        for (wrong, says) in [
+            ("", "a number and MiB"),
+            ("MiB", "a number and MiB"),
+            ("-64MiB", "a number and MiB"),
+            ("64.5GiB", "a number and MiB"),
+            ("64MB", "a number and MiB"),
+            ("64mib", "a number and MiB"),
+            ("64MiB more", "a number and MiB"),
+            // More than there are numbers for.
+            ("16777216TiB", "a number and MiB"),
+            ("18446744073709551616", "a number and MiB"),
+            ("67108863", "less than 64MiB"),
+            ("63MiB", "less than 64MiB"),
+            ("0T", "less than 64MiB"),
+        ] {
+            let error = retained_size(wrong).expect_err(wrong);
+            assert!(error.contains(says), "{wrong}: {error}");
+        }
+    }
 }

@@ -41,7 +41,7 @@ impl ConsoleDoor {
         };
         let (cookies, exposure) = match sources.tls {
             Some(_) => (Cookies::Secure, Exposure::Anyone),
-            None => (Cookies::Loopback, Exposure::Loopback(Missing::Tls)),
+            None => (Cookies::Loopback, Exposure::Loopback(Missing::TlsOfConsole)),
         };
         let console = Console::new(console::Parts {
             audit: Arc::clone(&services.audit),

@@ -37,7 +37,7 @@ pub enum PolicydError {
         /// What named them.
         option: &'static str,
         /// Why.
-        source: CredentialError,
+        source: Box<CredentialError>,
     },
     /// Nobody else can be told of approvals.
     #[error(transparent)]
@@ -75,7 +75,10 @@ pub(super) fn listening(option: &'static str) -> impl FnOnce(ListenError) -> Pol
 
 /// Credentials that can't be used, and the option that named them.
 pub(super) fn credentials(option: &'static str) -> impl FnOnce(CredentialError) -> PolicydError {
-    move |source| PolicydError::Credentials { option, source }
+    move |source| PolicydError::Credentials {
+        option,
+        source: Box::new(source),
+    }
 }
 
 impl PolicydError {

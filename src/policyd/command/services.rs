@@ -69,6 +69,7 @@ impl Services {
         let owners = owners(kept.store.as_ref())?;
         let sessions = Sessions::new(terminations);
         let desk = Desk::new(kept.ledger.clone(), approvals, SystemTime::now());
+        desk.follow(sources.rules.in_force());
         let audit = Arc::new(StoreAudit::new(
             kept.store.clone(),
             operators.clone(),

@@ -6,6 +6,7 @@ use super::{PolicydArgs, PolicydError, error};
 use crate::policyd::authenticate::{Authentication, WithoutToken};
 use crate::policyd::identity::GateIdentity;
 use crate::policyd::listen::{Exposure, ListenAddress, Missing};
+use crate::policyd::numbers::Reload;
 use crate::policyd::operators::Operator;
 use crate::policyd::reload::{Asked, Followed, RulesFiles, TokensFile};
 use crate::policyd::rules::RuleMode;
@@ -112,6 +113,39 @@ impl Sources {
                 None => WithoutToken::Admitted,
             },
         }
+    }
+
+    /// Whether each is what its files hold, as numbers.
+    pub(super) fn reloads(&self) -> Vec<Reload> {
+        let tls = self.tls.as_ref().map(Followed::fault);
+        let tokens = self.tokens.as_ref().map(Followed::fault);
+        let operators = self.operators.as_ref().map(Followed::fault);
+        [
+            (
+                "rules_reload_failed",
+                "1 while the rules' files hold what can't be used, and the last good rules are in force; else 0",
+                Some(self.rules.fault()),
+            ),
+            (
+                "certificates_reload_failed",
+                "1 while the files of certificates and keys hold what can't be used, and the last good ones are in \
+                 force; else 0",
+                tls,
+            ),
+            (
+                "tokens_reload_failed",
+                "1 while the file of gates' tokens can't be used, and the last good tokens are in force; else 0",
+                tokens,
+            ),
+            (
+                "operators_reload_failed",
+                "1 while the file of operators can't be used, and the last good lines are in force; else 0",
+                operators,
+            ),
+        ]
+        .into_iter()
+        .filter_map(|(name, help, fault)| Some(Reload { name, help, fault: fault? }))
+        .collect()
     }
 
     /// Follows them from now on: looks at each when it changes, and at SIGHUP.

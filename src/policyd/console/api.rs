@@ -234,8 +234,15 @@ pub(super) async fn terminate(
         .0
         .sessions
         .terminate_session(login.call(asked))
-        .await?;
-    Ok(Json(json!({ "by": ended.into_inner().terminated_by })))
+        .await?
+        .into_inner();
+    let had_ended = matches!(
+        ended.outcome(),
+        session::TerminateOutcome::EndedBefore | session::TerminateOutcome::TerminatedBefore
+    );
+    Ok(Json(
+        json!({ "by": ended.terminated_by, "had_ended": had_ended }),
+    ))
 }
 
 /// What a person decides of an approval.

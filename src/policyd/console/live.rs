@@ -22,9 +22,11 @@ use crate::policyd::operators::Duty;
 
 /// How much of the past a page begins with, in events on record.
 const LATEST_EVENTS: u64 = 1_000;
-/// How long execs are gathered before they are sent, and at most how many: a page draws them together.
+/// How long execs are gathered before they are sent, and at most how many, and about how many bytes of them: a page draws
+/// them together.
 const GATHERING: Duration = Duration::from_millis(100);
 const GATHERED: usize = 500;
+const GATHERED_BYTES: usize = 256 << 10;
 /// Between two looks at the service's state.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 /// Messages that may wait for a page that doesn't read them. What waits behind them is on record.
@@ -76,6 +78,34 @@ async fn next<T>(stream: &mut Option<ReceiverStream<T>>) -> Option<T> {
     }
 }
 
+/// Execs that are sent together, as JSON.
+#[derive(Debug, Default)]
+struct Gathered {
+    count: usize,
+    json: String,
+}
+
+impl Gathered {
+    fn has_room(&self) -> bool {
+        self.count < GATHERED && self.json.len() < GATHERED_BYTES
+    }
+
+    fn add(&mut self, exec: &Value) {
+        self.json.push(if self.count == 0 { '[' } else { ',' });
+        self.json.push_str(&exec.to_string());
+        self.count += 1;
+    }
+
+    /// All of them, if there are any.
+    fn list(mut self) -> Option<String> {
+        if self.count == 0 {
+            return None;
+        }
+        self.json.push(']');
+        Some(self.json)
+    }
+}
+
 struct Page {
     console: Console,
     sender: mpsc::Sender<Result<Event, Infallible>>,
@@ -88,7 +118,7 @@ impl Page {
         mut execs: Option<ReceiverStream<Result<record::WatchResponse, Status>>>,
         mut approvals: Option<ReceiverStream<Result<approval::WatchApprovalsResponse, Status>>>,
     ) {
-        let mut gathered: Vec<Value> = Vec::new();
+        let mut gathered = Gathered::default();
         let mut flush = tokio::time::interval(GATHERING);
         flush.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut look = tokio::time::interval(STATUS_INTERVAL);
@@ -96,12 +126,12 @@ impl Page {
         let mut rules_fault = self.console.0.rules_fault.clone();
         loop {
             let told = tokio::select! {
-                change = next(&mut execs), if gathered.len() < GATHERED => match change {
+                change = next(&mut execs), if gathered.has_room() => match change {
                     Some(Ok(change)) => {
                         if let Some(record::watch_response::Update::ExecChanged(changed)) = change.update
                             && let Some(exec) = &changed.exec
                         {
-                            gathered.push(show::exec(exec));
+                            gathered.add(&show::exec(exec));
                         }
                         Ok(())
                     }
@@ -115,8 +145,10 @@ impl Page {
                     Some(Err(_)) | None => Err(Over),
                 },
                 _ = flush.tick() => {
-                    let execs = std::mem::take(&mut gathered);
-                    if execs.is_empty() { Ok(()) } else { self.send("execs", &Value::Array(execs)).await }
+                    match std::mem::take(&mut gathered).list() {
+                        Some(execs) => self.send_text("execs", &execs).await,
+                        None => Ok(()),
+                    }
                 }
                 _ = look.tick() => self.send("status", &self.status()).await,
                 Ok(()) = rules_fault.changed() => self.send("status", &self.status()).await,
@@ -137,7 +169,11 @@ impl Page {
     }
 
     async fn send(&self, name: &str, value: &Value) -> Result<(), Over> {
-        let event = Event::default().event(name).data(value.to_string());
+        self.send_text(name, &value.to_string()).await
+    }
+
+    async fn send_text(&self, name: &str, json: &str) -> Result<(), Over> {
+        let event = Event::default().event(name).data(json);
         self.sender.send(Ok(event)).await.map_err(|_| Over)
     }
 }

@@ -169,7 +169,7 @@ pub(super) async fn log_in(
         tokio::time::sleep(FAILURE_PAUSE).await;
         return Err(Problem::new(
             StatusCode::UNAUTHORIZED,
-            "That isn't an operator's token that this policy service knows.",
+            "That isn't an operator's or auditor's token that this policy service knows.",
         ));
     };
     let random = || random::sixteen_bytes().map_err(|error| Problem::internal(&error));

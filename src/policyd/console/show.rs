@@ -1,5 +1,6 @@
 //! What the page gets to show: times in milliseconds since 1970, durations in milliseconds, text as it may be shown.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use prost_types::{Duration, Timestamp};
@@ -8,11 +9,14 @@ use serde_json::{Value, json};
 use crate::pb::approval::v1 as approval;
 use crate::pb::audit::v1 as record;
 use crate::pb::session::v1 as session;
-use crate::policyd::approvals::command_line;
+use crate::policyd::approvals::json::{command_line, writable_path};
 use crate::policyd::{described, text};
 
-/// Longest command line, in characters.
+/// Longest command line in bytes, but for what somebody is to decide of: that is whole.
 const COMMAND: usize = 4_096;
+/// Longest sentence and longest name of an exec, in bytes: a page shows the beginning of others, the record has them whole.
+const SENTENCE: usize = 2_048;
+const NAME: usize = 512;
 
 fn time(time: Option<&Timestamp>) -> Option<f64> {
     let time = time?;
@@ -38,8 +42,26 @@ fn set(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
+/// The text where one is set, or its beginning.
+fn cut(text: &str, most: usize) -> Option<Cow<'_, str>> {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    match &text[..end] {
+        "" => None,
+        all if end == text.len() => Some(all.into()),
+        beginning => Some(format!("{beginning}…").into()),
+    }
+}
+
 fn path(bytes: &[u8]) -> Option<String> {
     (!bytes.is_empty()).then(|| text::command_line([bytes], COMMAND))
+}
+
+/// The same of what somebody is to decide of.
+fn whole(bytes: &[u8]) -> Option<String> {
+    (!bytes.is_empty()).then(|| text::quoted(bytes))
 }
 
 fn labels(labels: &HashMap<String, String>) -> Vec<(&String, &String)> {
@@ -73,18 +95,18 @@ pub(super) fn exec(exec: &record::Exec) -> Value {
         "program": path(&exec.program),
         "program_name": name.and_then(path),
         "workdir": path(&exec.workdir),
-        "verdict": set(&decision.verdict),
-        "would": monitored.map(|answer| &answer.verdict),
-        "withdrawn": set(&exec.withdrawal_reason),
-        "code": set(&decision.code),
-        "reason": set(&decision.reason),
-        "reason_code": set(&decision.reason_code),
-        "rule": set(&decision.rule),
-        "policy_revision": set(&decision.policy_revision),
+        "verdict": cut(&decision.verdict, NAME),
+        "would": monitored.map(|answer| cut(&answer.verdict, NAME)),
+        "withdrawn": cut(&exec.withdrawal_reason, NAME),
+        "code": cut(&decision.code, NAME),
+        "reason": cut(&decision.reason, SENTENCE),
+        "reason_code": cut(&decision.reason_code, NAME),
+        "rule": cut(&decision.rule, NAME),
+        "policy_revision": cut(&decision.policy_revision, NAME),
         "waited": duration(decision.waited.as_ref()),
         "exit_code": exit_code,
         "signal": signal,
-        "start_error": start_error,
+        "start_error": start_error.and_then(|error| cut(error, SENTENCE)),
         "elapsed": duration(ending.elapsed.as_ref()),
         "process": exec.process.map(|process| process.process_id),
         "parent_process": exec.process.map(|process| process.parent_process_id),
@@ -161,10 +183,12 @@ pub(super) fn approval(approval: &approval::Approval) -> Value {
         "rule": approval.rule,
         "reason": set(&approval.reason),
         "effect": effect,
-        "command": command_line(approval, COMMAND),
+        "command": command_line(approval),
+        "words": exec.arguments.len().max(1),
+        "writable": writable_path(approval).map(text::quoted),
         "argument_count": exec.arguments.len().saturating_sub(1),
-        "program": path(&exec.file),
-        "workdir": path(&exec.workdir),
+        "program": whole(&exec.file),
+        "workdir": whole(&exec.workdir),
         "exec": exec.exec_id,
         "session": session.session_id,
         "gate": session.gate,

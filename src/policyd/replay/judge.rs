@@ -5,10 +5,10 @@ use prost::bytes::Bytes;
 use crate::model::EscalationTerms;
 use crate::pb::audit::v1::{AnswerMode, Exec, GivenAnswer};
 use crate::pb::v1;
+use crate::policyd::approvals::asked;
 use crate::policyd::identity::GateIdentity;
 use crate::policyd::rules::{Answer, Ask, Effect, Rules, Ruling};
-use crate::policyd::service::{decision_message, ruling, session_facts};
-use crate::policyd::sessions::CODE_TERMINATED;
+use crate::policyd::service::{CODES_OF_NO_RULES, decision_message, ruling, session_facts};
 
 /// Reason codes of what a person was asked about begin so.
 const ASKED: &str = "approval.";
@@ -112,6 +112,7 @@ pub(in crate::policyd) struct Judged {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::policyd) enum Gap {
     Verdict,
+    Rules,
     Question,
     Terms,
     Session,
@@ -125,6 +126,7 @@ impl Gap {
     pub(in crate::policyd) fn name(self) -> &'static str {
         match self {
             Self::Verdict => "no-verdict",
+            Self::Rules => "no-rules",
             Self::Question => "no-question",
             Self::Terms => "no-terms",
             Self::Session => "no-session",
@@ -139,6 +141,9 @@ impl Gap {
         match self {
             Self::Verdict => {
                 "rules decided nothing that is on record: withdrawn, unreachable, ended or still open"
+            }
+            Self::Rules => {
+                "denied by the service without asking rules: beyond its gate's rate, or in a session that an operator ended"
             }
             Self::Question => {
                 "the question isn't on record: removed for its age, or lost by its gate"
@@ -158,6 +163,11 @@ impl Gap {
     }
 }
 
+/// Rules may give any reason code; but each has a name, and what they decided has it.
+fn is_of_no_rules(rule: &str, reason_code: &str) -> bool {
+    rule.is_empty() && CODES_OF_NO_RULES.contains(&reason_code)
+}
+
 /// What was decided by rules.
 pub(in crate::policyd) fn recorded(exec: &Exec) -> Result<Verdict, Gap> {
     let decision = exec.decision.as_ref();
@@ -175,8 +185,8 @@ pub(in crate::policyd) fn recorded(exec: &Exec) -> Result<Verdict, Gap> {
         reason_code: answer.reason_code.clone(),
     };
     if let Some(answer) = &exec.answer {
-        if answer.reason_code == CODE_TERMINATED {
-            return Err(Gap::Verdict);
+        if is_of_no_rules(&answer.rule, &answer.reason_code) {
+            return Err(Gap::Rules);
         }
         let code = &answer.reason_code;
         let said = Said::of(&answer.verdict, code, answer.escalate.as_ref());
@@ -190,8 +200,8 @@ pub(in crate::policyd) fn recorded(exec: &Exec) -> Result<Verdict, Gap> {
     }
     // What a person answered, and what an earlier verdict covered, is only in what the gate did.
     let decision = by_verdict.ok_or(Gap::Verdict)?;
-    if decision.reason_code == CODE_TERMINATED {
-        return Err(Gap::Verdict);
+    if is_of_no_rules(&decision.rule, &decision.reason_code) {
+        return Err(Gap::Rules);
     }
     let said = Said::of(&decision.verdict, &decision.reason_code, None);
     Ok(Verdict {
@@ -231,7 +241,7 @@ fn answered(ruling: Ruling) -> Verdict {
     });
     if let Some((ask, opinion)) = question {
         reason_code.clone_from(&opinion.reason_code);
-        let whom = ask.asked.as_deref().unwrap_or("an operator");
+        let whom = asked(ask.asked.as_deref().unwrap_or_default());
         let within = humantime::format_duration(ask.within);
         reason = match &opinion.justification {
             Some(justification) => format!("{justification} (asks {whom}, within {within})"),

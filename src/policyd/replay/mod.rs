@@ -184,3 +184,6 @@ pub fn run(
         ReplayAnswer::Changed
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -139,6 +139,8 @@ pub struct Opinion {
     pub terms: EscalationTerms,
     /// Whether it is acted on.
     pub mode: RuleMode,
+    /// What went wrong, where `decide()` failed at `place`, and this is no opinion of its author's.
+    pub failure: Option<String>,
 }
 
 /// Whether what rules say is acted on.

@@ -17,10 +17,10 @@ use starlark::values::{Heap, OwnedFrozenValue, Value};
 use super::answer::{Answer, Opinion, RuleMode};
 use super::facts::{EnvironmentFact, ExecFacts, SessionFacts};
 use super::language::{self, GivenAnswer};
-use super::load::bound;
-use super::{CODE_DECIDE_FAILED, DECIDE};
+use super::load::{bound, place_name};
+use super::{CODE_DECIDE_FAILED, DECIDE, Ruling};
 use crate::model::{Enforcement, EscalationTerms};
-use crate::pb::v1;
+use crate::pb::v1::{self, ExecRequested};
 use crate::policyd::revision::hexadecimal;
 use crate::policyd::throttle::Throttle;
 use crate::policyd::{described, text};
@@ -39,6 +39,8 @@ static FAILURES: Throttle = Throttle::new(Duration::from_secs(1));
 #[derive(Debug)]
 pub(super) struct Decide {
     function: OwnedFrozenValue,
+    /// The name of its file, which is all that a call of it can run anything of.
+    file: String,
     place: String,
     /// As [`Opinion::number`].
     pub(super) number: usize,
@@ -50,7 +52,11 @@ impl Decide {
         &self.place
     }
 
-    pub(super) fn new(place: String, function: OwnedFrozenValue) -> Result<Self, String> {
+    pub(super) fn new(
+        file: String,
+        line: usize,
+        function: OwnedFrozenValue,
+    ) -> Result<Self, String> {
         function
             .value()
             .check_callable_with([&Ty::any()], [], None, None, &Ty::any())
@@ -62,7 +68,8 @@ impl Decide {
             })?;
         Ok(Self {
             function,
-            place,
+            place: place_name(&file, line),
+            file,
             number: 0,
         })
     }
@@ -78,32 +85,26 @@ impl Decide {
                     &text::shown(error.without_diagnostic().to_string().as_bytes()),
                     400,
                 );
-                if let Some(held_back) = FAILURES.admit() {
-                    let place = error
-                        .span()
-                        .map(|span| span.resolve_span().begin.line + 1)
-                        .unwrap_or_default();
-                    tracing::error!(
-                        session = facts.session.id,
-                        exec = %facts.id,
-                        gate = %facts.session.gate,
-                        program = text::shown(facts.file),
-                        line = place,
-                        held_back,
-                        "decide() failed, which denies: {what}"
-                    );
-                }
+                // What is wrong with the answer as a whole is no line's fault.
+                let place = error.span().map_or_else(
+                    || self.place.clone(),
+                    |span| place_name(&self.file, span.resolve_span().begin.line + 1),
+                );
                 return Some(Opinion {
                     rule: DECIDE.to_owned(),
-                    place: self.place.clone(),
                     number: self.number,
                     why: "decide() failed".to_owned(),
                     answer: Answer::Deny,
-                    justification: Some(format!("the policy's decide() failed: {what}")),
+                    justification: Some(format!(
+                        "the policy's decide() failed at {}: {what}",
+                        text::shown(place.as_bytes())
+                    )),
+                    place,
                     reason_code: CODE_DECIDE_FAILED.to_owned(),
                     reuse: None,
                     mode: RuleMode::Enforce,
                     terms: EscalationTerms::default(),
+                    failure: Some(what),
                 });
             }
         };
@@ -118,6 +119,7 @@ impl Decide {
             reuse: given.reuse,
             mode: RuleMode::Enforce,
             terms: given.terms,
+            failure: None,
         })
     }
 
@@ -135,6 +137,29 @@ impl Decide {
             let given = evaluator.eval_function(function, &[exec], &[])?;
             language::given_answer(given).map_err(Into::into)
         })
+    }
+}
+
+/// Logs where `decide()` failed as somebody's exec was decided.
+pub(in crate::policyd) fn log_failures(
+    ruling: &Ruling,
+    facts: &SessionFacts,
+    exec: &ExecRequested,
+) {
+    for opinion in &ruling.matched {
+        if let Some(what) = &opinion.failure
+            && let Some(held_back) = FAILURES.admit()
+        {
+            tracing::error!(
+                session = facts.id,
+                exec = %exec.exec_id,
+                gate = %facts.gate,
+                program = text::shown(&exec.file),
+                place = text::shown(opinion.place.as_bytes()),
+                held_back,
+                "decide() failed, which denies: {what}"
+            );
+        }
     }
 }
 

@@ -308,7 +308,7 @@ fn declarations(builder: &mut GlobalsBuilder) {
     ) -> anyhow::Result<NoneType> {
         let decision = decision.and_then(NoneOr::into_option);
         let answer = answer_of(
-            decision.as_deref().unwrap_or("allow"),
+            decision.as_deref().unwrap_or("run"),
             execution.and_then(NoneOr::into_option),
             Asking::of(asks, within)?,
         )?;

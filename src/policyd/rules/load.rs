@@ -190,13 +190,11 @@ fn evaluate(file: &str, name: String, content: String) -> Result<Loaded, RulesEr
         .get_option("decide")
         .map_err(|error| invalid(error.into()))?
         .map(|function| {
-            Decide::new(place_name(&name, decide_line), function).map_err(|what| {
-                RulesError::Invalid {
-                    file: file.to_owned(),
-                    line: decide_line,
-                    column: 1,
-                    what,
-                }
+            Decide::new(name.clone(), decide_line, function).map_err(|what| RulesError::Invalid {
+                file: file.to_owned(),
+                line: decide_line,
+                column: 1,
+                what,
             })
         })
         .transpose()?;
@@ -279,7 +277,7 @@ fn short_names(files: &[&str]) -> Vec<String> {
     files.iter().map(short).collect()
 }
 
-fn place_name(file: &str, line: usize) -> String {
+pub(super) fn place_name(file: &str, line: usize) -> String {
     format!("{file}:{line}")
 }
 
@@ -380,6 +378,7 @@ fn finish(revision: String, loaded: Vec<Loaded>) -> Result<Rules, RulesError> {
             reuse: None,
             mode: RuleMode::Enforce,
             terms: fallback.terms,
+            failure: None,
         })
     });
     let decided = (0..=last).map(|_| AtomicU64::new(0)).collect();
@@ -441,6 +440,7 @@ fn prefix_rule(file: &str, number: usize, draft: DraftRule) -> (PrefixRule, Exam
             reuse: draft.reuse,
             mode: draft.mode,
             terms: draft.terms,
+            failure: None,
         }),
     };
     let why = format!("prefix {}", text::shortened(&rule.to_string(), 200));

@@ -44,6 +44,7 @@ pub(crate) use sources::files;
 use crate::model::{EscalationDecision, EscalationTerms};
 use crate::policyd::text;
 use decide::Decide;
+pub(super) use decide::log_failures;
 use prefix::{PrefixRules, TrustedPrograms};
 
 /// Reason code of a denial because nothing matched.

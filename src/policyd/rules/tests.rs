@@ -1,4 +1,5 @@
 mod answers;
+mod bounds;
 mod deciding;
 mod files;
 mod patterns;

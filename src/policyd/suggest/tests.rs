@@ -271,6 +271,50 @@ fn what_was_decided_differently_or_cannot_be_written_is_said() {
     assert!(!proposal.text.contains('\x1b'));
 }
 
+/// A command with a long word in it, and another than all others.
+fn long(number: usize, length: usize) -> Exec {
+    let number = number.to_string();
+    let arguments = [number.as_bytes(), &vec![b'x'; length]];
+    exec(b"/opt/tool", &arguments, "run", "rules:1", "")
+}
+
+#[test]
+fn what_is_kept_of_different_commands_is_bounded() {
+    let mut gathered = Gathered::new(Monitored::Would);
+    for number in 0..63 {
+        gathered.add(&long(number, 1 << 20)).expect("room");
+    }
+    // What was seen already takes no more.
+    for number in 0..63 {
+        gathered.add(&long(number, 1 << 20)).expect("known");
+    }
+    let error = gathered.add(&long(63, 1 << 20)).expect_err("no room");
+    assert_eq!(
+        error,
+        "different commands have more than 67108864 bytes together"
+    );
+}
+
+#[test]
+fn rules_that_no_file_may_hold_are_not_proposed() {
+    let mut gathered = Gathered::new(Monitored::Would);
+    for number in 0..10 {
+        gathered.add(&long(number, 100_000)).expect("room");
+    }
+    let proposal = Proposal::of(&gathered).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(proposal.otherwise, 0);
+    let size = proposal.text.len() as u64;
+    assert!((1_000_000..MAX_FILE_SIZE).contains(&size), "{size}");
+    gathered.add(&long(10, 100_000)).expect("room");
+    let Err(error) = Proposal::of(&gathered) else {
+        panic!("there is no file for it");
+    };
+    assert_eq!(error.exit_code(), 2);
+    let error = error.to_string();
+    assert!(error.contains("a file has 1048576 at most"), "{error}");
+    assert!(error.contains("choose less by"), "{error}");
+}
+
 /// Words as attackers choose them.
 fn word() -> impl Strategy<Value = Vec<u8>> {
     let hostile = prop_oneof![

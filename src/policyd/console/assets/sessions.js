@@ -192,8 +192,8 @@ function terminate(id, ended) {
     dialog.remove();
     if (dialog.returnValue !== "end") return;
     try {
-      await post(`/api/sessions/${encodeURIComponent(id)}/terminate`, { reason: reason.value });
-      toast("The session ends.");
+      const { had_ended: had } = await post(`/api/sessions/${encodeURIComponent(id)}/terminate`, { reason: reason.value });
+      toast(had ? "It had ended already. Nothing was changed." : "The session ends.");
       ended();
     } catch (error) {
       if (!(error instanceof Refused)) throw error;

@@ -165,6 +165,14 @@ fn escalations_have_terms() {
 }
 
 #[test]
+fn a_decision_that_is_left_out_is_called_run_where_it_fits_nothing() {
+    for wrong in ["execution = \"unsandboxed\"", "asks = \"ops\""] {
+        let refusal = refusal(&format!("prefix_rule([\"a\"], {wrong})"));
+        assert!(refusal.contains("the decision \"run\""), "{refusal}");
+    }
+}
+
+#[test]
 fn the_fallback_decides_what_nothing_matches() {
     let allowing = rules("fallback(\"run\", \"open house\")\nprefix_rule([\"a\"], \"deny\")");
     let ruling = ask(&allowing, "/tmp/x", &[]);

@@ -262,3 +262,40 @@ fn what_is_not_told_whole_is_not_known_to_be_harmless() {
     let ruling = ask_bytes(&rules, b"/sandbox/tool", &[b"x", b"\xff"]);
     assert!(is_denied(&ruling));
 }
+
+#[test]
+fn where_decide_failed_is_said_by_file_and_line_whichever_file_it_is() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (name, text) in [
+        (
+            "a.rules",
+            "def decide(exec):\n    return None if exec.name != \"one\" else 1\n",
+        ),
+        (
+            "b.rules",
+            "def at(list):\n    return list[7]\n\ndef decide(exec):\n    if exec.name == \"two\":\n        \
+             return at([])\n    if exec.name == \"three\":\n        return deny(exec.nothing)\n    return None\n",
+        ),
+    ] {
+        std::fs::write(directory.path().join(name), text).expect("a file");
+    }
+    let rules = Rules::load_all(&[directory.path()]).expect("rules");
+    for (program, place) in [
+        // The answer is wrong as a whole: where the function begins.
+        ("one", "a.rules:1"),
+        ("two", "b.rules:2"),
+        ("three", "b.rules:8"),
+    ] {
+        let ruling = ask(&rules, &format!("/usr/bin/{program}"), &[]);
+        let failed = &ruling.matched[ruling.winner.expect("one")];
+        assert_eq!(failed.place, place, "{program}");
+        assert!(failed.failure.is_some(), "{program}");
+        let said = format!("decide() failed at {place}: ");
+        assert!(
+            ruling.reason.contains(&said),
+            "{program}: {}",
+            ruling.reason
+        );
+        assert_eq!(ruling.reason_code, CODE_DECIDE_FAILED, "{program}");
+    }
+}

@@ -56,6 +56,52 @@ fn files(picks: &[Pick]) -> Vec<(String, String)> {
     files
 }
 
+/// The whole order, strictest first, as it is documented.
+const ORDER: [&str; 11] = [
+    "\"deny\"",
+    "\"ask\"",
+    "\"ask\", execution = \"turn_default\"",
+    "\"ask\", execution = permissions(network = \"denied\")",
+    "\"ask\", execution = permissions(network = \"allowed\")",
+    "\"ask\", execution = \"unsandboxed\"",
+    "\"run\"",
+    "\"escalate\", execution = \"turn_default\"",
+    "\"escalate\", execution = permissions(network = \"denied\")",
+    "\"escalate\", execution = permissions(network = \"allowed\")",
+    "\"escalate\", execution = \"unsandboxed\"",
+];
+
+#[test]
+fn of_any_two_answers_the_stricter_wins_whichever_stands_first() {
+    let mut files = [String::new(), String::new()];
+    for (one, answer) in ORDER.iter().enumerate() {
+        writeln!(files[0], "prefix_rule([\"alone-{one}\"], {answer})").expect("text");
+        for (other, second) in ORDER.iter().enumerate() {
+            let program = format!("both-{one}-{other}");
+            writeln!(files[0], "prefix_rule([\"{program}\"], {answer})").expect("text");
+            writeln!(files[1], "prefix_rule([\"{program}\"], {second})").expect("text");
+        }
+    }
+    let [first, second] = files;
+    let files = vec![
+        ("/1.rules".to_owned(), first),
+        ("/2.rules".to_owned(), second),
+    ];
+    let rules = Rules::parse_all(files).expect("rules");
+    let done = |program: String| kind(&ask(&rules, &format!("/bin/{program}"), &[]));
+    let alone: Vec<_> = (0..ORDER.len())
+        .map(|one| done(format!("alone-{one}")))
+        .collect();
+    for (one, first) in ORDER.iter().enumerate() {
+        for (other, second) in ORDER.iter().enumerate() {
+            let both = done(format!("both-{one}-{other}"));
+            assert_eq!(both, alone[one.min(other)], "{first} and {second}");
+            // None is told as another.
+            assert!(one == other || alone[one] != alone[other]);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
