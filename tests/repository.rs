@@ -112,13 +112,7 @@ const ROOMS: [Room; 16] = [
     Room {
         name: "logging",
         rooms: &[],
-        crates: Crates::Only(&[
-            "clap",
-            "humantime",
-            "serde_json",
-            "tracing-appender",
-            "tracing-subscriber",
-        ]),
+        crates: Crates::Only(&["clap", "humantime", "serde_json", "tracing-subscriber"]),
     },
     Room {
         name: "policyd",

@@ -6,17 +6,17 @@
 //!
 //! Not here: what is logged.
 
+mod writer;
+
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use clap::ValueEnum;
-use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::{LevelFilter, ParseError};
 
-/// Lines that wait to be written at most; later ones are dropped.
-const WAITING_LINES: usize = 4096;
+pub use writer::Written;
 
 /// The parts of this package that a filter may name, behind `execgate::`.
 const PARTS: [&str; 16] = [
@@ -139,20 +139,17 @@ pub fn has_colours(output: &impl IsTerminal) -> bool {
 }
 
 /// Starts logging what `filter` lets through, such as `warn` or `execgate::link=debug`. What is logged
-/// before the returned value is dropped gets written.
+/// before the returned value is dropped gets written, unless that takes longer than a second.
 ///
 /// # Errors
 /// A filter that makes no sense.
-pub fn start(filter: &str, format: LogFormat) -> Result<WorkerGuard, FilterError> {
+pub fn start(filter: &str, format: LogFormat) -> Result<Written, FilterError> {
     let _ = FORMAT.set(format);
     let filter = parse(filter)?;
-    let (writer, guard) = NonBlockingBuilder::default()
-        .lossy(true)
-        .buffered_lines_limit(WAITING_LINES)
-        .finish(io::stderr());
+    let (lines, written) = writer::to(io::stderr());
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(writer)
+        .with_writer(move || lines.clone())
         .with_target(false);
     match format {
         LogFormat::Text => log.with_ansi(has_colours(&io::stderr())).init(),
@@ -163,7 +160,7 @@ pub fn start(filter: &str, format: LogFormat) -> Result<WorkerGuard, FilterError
             .with_span_list(false)
             .init(),
     }
-    Ok(guard)
+    Ok(written)
 }
 
 /// Writes what a program has to say whatever its log lets through, and waits for that: why it fails, and

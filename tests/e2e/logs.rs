@@ -1,11 +1,13 @@
-//! Logs as JSON: whatever a program writes about itself is an object a line.
+//! Logs as JSON: whatever a program writes about itself is an object a line. And logs that nobody reads: they hold up
+//! nothing.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use serde_json::Value;
 
 use crate::gate::Gate;
-use crate::machine::{Shell, in_both_shells};
+use crate::machine::{Shell, in_both_shells, in_shell};
 use crate::process::{self, EXECGATE, Running, wait_until};
 use crate::service::POLICYD;
 
@@ -100,6 +102,7 @@ fn each_line_of_a_log_is_an_object_that_says_what_it_is_about(shell: &Shell) {
         (&failure["exec"], &failure["gate"]),
         (&"3".into(), &"anonymous".into())
     );
+    assert_eq!(failure["place"], "rules.star:2");
 }
 
 fn what_a_gate_fails_of_is_an_object_too(shell: &Shell) {
@@ -138,4 +141,71 @@ fn what_a_gate_fails_of_is_an_object_too(shell: &Shell) {
     process::run(&mut command)
         .exits(2)
         .says("[possible values: text, json]");
+}
+
+/// A program whose standard error is a pipe that nobody reads. Killed when dropped.
+struct Unread(Child);
+
+impl Unread {
+    fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        Self(command.stderr(Stdio::piped()).spawn().expect("a program"))
+    }
+
+    /// Waits for its end. Gives how it ended, and how much it had written on standard error by then.
+    fn ended(&mut self) -> (ExitStatus, usize) {
+        let mut status = None;
+        wait_until("its end", || {
+            status = self.0.try_wait().expect("a child");
+            status.is_some()
+        });
+        let mut errors = Vec::new();
+        let mut pipe = self.0.stderr.take().expect("a pipe");
+        pipe.read_to_end(&mut errors).expect("what is left");
+        (status.expect("a status"), errors.len())
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_up_no_verdict() {
+    /// Each is some dozens of lines in either log: several times what waits to be written.
+    const EXECS: u32 = 400;
+    /// A pipe that is full has more than that in it.
+    const FULL: usize = 32 << 10;
+    in_shell("bash", |shell| {
+        let plain = Gate::with_rules(shell, "fallback(\"run\")");
+        let mut command = Command::new(POLICYD);
+        command
+            .args(["--rules", "../rules.star", "--listen", "127.0.0.1:0"])
+            .args(["--log", "trace"]);
+        plain.settle(&mut command);
+        let mut service = Unread::start(&mut command);
+        let mut said = String::new();
+        let output = service.0.stdout.take().expect("a pipe");
+        BufReader::new(output).read_line(&mut said).expect("a line");
+        let address = said.trim_end().strip_prefix("listening on ");
+        let url = format!("http://{}", address.expect("an address"));
+
+        let gate = Gate::with_policy(shell, &url).option(["--log", "trace"]);
+        let script = format!("for i in {{1..{EXECS}}}; do /bin/true || exit; done; echo done");
+        let mut running = Unread::start(&mut gate.command(script));
+        let (status, length) = running.ended();
+        let mut printed = String::new();
+        let mut output = running.0.stdout.take().expect("a pipe");
+        output.read_to_string(&mut printed).expect("text");
+        assert_eq!((status.code(), &*printed), (Some(0), "done\n"));
+        assert!(length > FULL, "only {length} bytes were written");
+
+        process::signal(service.0.id(), "TERM");
+        let (status, length) = service.ended();
+        assert_eq!(status.code(), Some(0));
+        assert!(length > FULL, "only {length} bytes were written");
+    });
 }
