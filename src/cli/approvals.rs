@@ -13,6 +13,7 @@ use super::service::ServiceOptions;
 use super::{Failure, OutputForm, OutputOption, SUCCESS};
 use crate::pb::approval::v1 as pb;
 use crate::pb::approval::v1::approval_service_client::ApprovalServiceClient;
+use crate::policyd::approvals::asked;
 use crate::policyd::approvals::json::{
     self, command_line, decision_name, effect_name, state_name, time,
 };
@@ -121,7 +122,7 @@ struct ResolveArguments {
     #[arg(value_name = "APPROVAL")]
     approval: String,
 
-    /// Why; the user of a denied command reads it
+    /// Why, for the record; the user reads it where the command is denied
     #[arg(long, value_name = "TEXT", default_value = "")]
     note: String,
 
@@ -231,7 +232,7 @@ fn row(approval: &pb::Approval) -> [String; 7] {
         shown(&approval.approval_id),
         state_name(approval.state()).to_owned(),
         left,
-        text::shortened(&shown(&approval.asked), 30),
+        text::shortened(&asked(&approval.asked), 30),
         text::shortened(&shown(&session.gate), 30),
         text::shortened(&command_line(approval), COMMAND_WIDTH),
         text::shortened(&shown(&approval.rule), 30),
@@ -274,7 +275,7 @@ fn write_one(approval: &pb::Approval, form: OutputForm, out: &mut dyn Write) -> 
         ("if approved", effect_name(approval.effect.as_ref())),
         ("rule", shown(&approval.rule)),
         ("reason", shown(&approval.reason)),
-        ("asks", shown(&approval.asked)),
+        ("asks", asked(&approval.asked)),
         (
             "user",
             format!("{} ({})", exec.user_id, shown(&session.user_name)),
@@ -474,8 +475,7 @@ fn watch(arguments: &WatchArguments) -> Result<c_int, Failure> {
                 if approval.state() == pb::ApprovalState::Pending {
                     writeln!(
                         out,
-                        "{bell}{id}  pending for {left}  {command}  [{rule}; gate {gate}{}{asked}]",
-                        if asked.is_empty() { "" } else { "; asks " }
+                        "{bell}{id}  pending for {left}  {command}  [{rule}; gate {gate}; asks {asked}]"
                     )
                 } else {
                     let resolution = approval.resolution.clone().unwrap_or_default();

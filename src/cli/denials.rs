@@ -31,7 +31,42 @@ const QUIET: Duration = Duration::from_millis(100);
 pub(super) struct Denials {
     over: Arc<AtomicBool>,
     listener: Option<JoinHandle<Found>>,
-    lacking: Option<&'static str>,
+    lacking: Option<Unheard>,
+}
+
+/// Why nothing is told of what a sandbox refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unheard {
+    Backend,
+    Version,
+    Off,
+    NotAllowed,
+    NoThread,
+}
+
+impl Unheard {
+    pub(super) fn why(self) -> &'static str {
+        match self {
+            Self::Backend => "only --sandbox landlock has its refusals recorded by the kernel",
+            Self::Version => "Landlock tells since its version 7, Linux 6.15",
+            Self::Off => "the kernel's audit record is off",
+            Self::NotAllowed => {
+                "only root (CAP_AUDIT_READ, CAP_AUDIT_CONTROL) may read the kernel's audit record"
+            }
+            Self::NoThread => "there is no thread to be had to listen with",
+        }
+    }
+
+    /// What to do about that alone.
+    pub(super) fn remedy(self) -> &'static str {
+        match self {
+            Self::Backend => "use --sandbox landlock",
+            Self::Version => "use Linux 6.15 or newer",
+            Self::Off => "as root, `auditctl -e 1` switches it on",
+            Self::NotAllowed => "run it as root",
+            Self::NoThread => "see ulimit -u",
+        }
+    }
 }
 
 impl Denials {
@@ -57,7 +92,7 @@ impl Denials {
                 listener: Some(listener),
                 lacking: None,
             },
-            Err(_) => silent("there is no thread to be had to listen with"),
+            Err(_) => silent(Unheard::NoThread),
         }
     }
 
@@ -67,7 +102,14 @@ impl Denials {
         let text = match (self.listener.take().map(JoinHandle::join), self.lacking) {
             (Some(Ok(found)), _) => found.text(),
             (_, Some(lacking)) => {
-                format!("execgate: what the sandbox refused can't be told: {lacking}\n")
+                let remedy = match lacking {
+                    Unheard::Off => format!("; {}", lacking.remedy()),
+                    _ => String::new(),
+                };
+                format!(
+                    "execgate: what the sandbox refused can't be told: {}{remedy}\n",
+                    lacking.why()
+                )
             }
             _ => {
                 "execgate: what the sandbox refused can't be told: its listener failed\n".to_owned()
@@ -81,26 +123,24 @@ impl Denials {
 ///
 /// # Errors
 /// Why it tells nothing.
-fn records(backend: &str, version: &str) -> Result<Records, &'static str> {
+fn records(backend: &str, version: &str) -> Result<Records, Unheard> {
     let number = version
         .strip_prefix("landlock ")
         .and_then(|number| number.parse::<u32>().ok());
     if backend != "landlock" {
-        return Err("only --sandbox landlock has its refusals recorded by the kernel");
+        return Err(Unheard::Backend);
     }
     if number.is_none_or(|number| number < 7) {
-        return Err("Landlock tells since its version 7, Linux 6.15");
+        return Err(Unheard::Version);
     }
     Records::listen().map_err(|lacking| match lacking {
-        Lacking::Off => "the kernel's audit record is off; as root, `auditctl -e 1` switches it on",
-        Lacking::Listener => {
-            "only root (CAP_AUDIT_READ, CAP_AUDIT_CONTROL) may read the kernel's audit record"
-        }
+        Lacking::Off => Unheard::Off,
+        Lacking::Listener => Unheard::NotAllowed,
     })
 }
 
 /// Why nothing is told of a sandbox of this backend and version, if so.
-pub(super) fn lacking(backend: &str, version: &str) -> Option<&'static str> {
+pub(super) fn lacking(backend: &str, version: &str) -> Option<Unheard> {
     records(backend, version).err()
 }
 
@@ -292,7 +332,7 @@ fn field(text: &str, name: &str) -> Option<String> {
         // A quoted one has no quotes in it, and may have no spaces either.
         return Some(value.trim_matches('"').escape_debug().to_string());
     }
-    let is_text = matches!(name, "path" | "comm");
+    let is_text = matches!(name, "path" | "comm" | "ocomm");
     let bytes = is_text.then(|| unhex(value)).flatten();
     Some(match bytes {
         Some(bytes) => bytes.escape_ascii().to_string(),
@@ -481,10 +521,10 @@ mod tests {
     #[test]
     fn it_is_said_why_the_kernel_tells_nothing() {
         let why = |backend, version| records(backend, version).unwrap_err();
-        assert!(why("bubblewrap", "bubblewrap 0.8.0").starts_with("only --sandbox landlock"));
-        assert!(why("command", "").starts_with("only --sandbox landlock"));
+        assert_eq!(why("bubblewrap", "bubblewrap 0.8.0"), Unheard::Backend);
+        assert_eq!(why("command", ""), Unheard::Backend);
         for version in ["landlock 6", "landlock", ""] {
-            assert!(why("landlock", version).contains("Linux 6.15"), "{version}");
+            assert_eq!(why("landlock", version), Unheard::Version, "{version}");
         }
     }
 
@@ -526,8 +566,25 @@ mod tests {
                 1423,
                 "audit(1.1:2): domain=12 blockers=fs.read_file path=2F1B5B6D0A dev=\"vda\"",
             ),
+            (1300, "audit(1.1:2): syscall=257 pid=1764 comm=631B5B6D"),
+            (
+                1423,
+                "audit(1.1:3): domain=12 blockers=scope.signal opid=1 ocomm=671B5B6D",
+            ),
+            // The kernel writes these in hexadecimal; whatever it writes, none reaches a terminal.
+            (
+                1423,
+                "audit(1.1:4): domain=12 blockers=fs.read_file path=\"/\x1b[m\"",
+            ),
+            (1423, "audit(1.1:5): domain=12 blockers=fs.\x1b[m"),
+            (1326, "audit(1.1:6): pid=1762 comm=\"\x1b[m\" syscall=-1"),
         ]);
-        assert!(text.contains("reading /\\x1b[m\\n\n"), "{text:?}");
+        for line in [
+            "reading /\\x1b[m\\n (c\\x1b[m)\n",
+            "a signal for g\\x1b[m outside\n",
+        ] {
+            assert!(text.contains(line), "{line}: {text:?}");
+        }
         assert!(!text.contains('\x1b'), "{text:?}");
     }
 }

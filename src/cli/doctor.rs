@@ -357,8 +357,11 @@ fn denials() -> Finding {
         Some(lacking) => Finding::lacking(
             SUBJECT,
             Status::Weak,
-            format!("`exec --explain-denials` can't tell what a sandbox refuses: {lacking}"),
-            "run it as root on Linux 6.15 or newer, while the kernel's audit record is on",
+            format!(
+                "`exec --explain-denials` can't tell what a sandbox refuses: {}",
+                lacking.why()
+            ),
+            lacking.remedy(),
         ),
     }
 }

@@ -184,8 +184,12 @@ pub(super) struct ExecArguments {
 #[command(after_help = EXIT_CODES)]
 pub(super) struct ShellArguments {
     /// Start it as a login shell
-    #[arg(long)]
+    #[arg(long, overrides_with = "no_login")]
     login: bool,
+
+    /// Don't start it as a login shell (the default)
+    #[arg(long)]
+    no_login: bool,
 
     /// Arguments for the shell
     #[arg(value_name = "ARGUMENT", last = true)]
@@ -248,7 +252,7 @@ pub(super) fn shell(
     signals: SignalWatch,
 ) -> Result<c_int, Failure> {
     let mut command = arguments.arguments;
-    if arguments.login {
+    if arguments.login && !arguments.no_login {
         command.insert(0, "-l".into());
     }
     let gate = Gate::new(&arguments.session, startup, signals, Streams::Pass)?;

@@ -15,6 +15,7 @@ mod output;
 mod place;
 mod policy;
 mod remedy;
+mod removal;
 mod replay;
 mod sandbox;
 mod service;
@@ -30,9 +31,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::logging::{self, LogFormat};
+use crate::policyd::command::variables;
 use crate::policyd::{check, text, token};
 use crate::sys::entry::Invocation;
 use crate::sys::signal::SignalWatch;
@@ -222,6 +224,7 @@ fn run(invocation: Invocation) -> Result<c_int, Failure> {
         Ok(command_line) => command_line,
         Err(error) => {
             let error = with_tip(error, &startup.arguments);
+            let error = variables::sourced(error, &CommandLine::command(), &startup.arguments);
             let _ = error.print();
             return Ok(if error.use_stderr() { USAGE } else { SUCCESS });
         }

@@ -40,7 +40,7 @@ impl Role {
             Self::Auditor => (
                 "an auditor's or operator's",
                 " --role auditor",
-                "--operators",
+                "--operators; its --auditor names certificates and users",
             ),
         };
         format!(
@@ -101,6 +101,11 @@ impl Role {
                  ({variable}_CA and so on)"
             ),
             Obstacle::CallerRefused => self.credential(),
+            Obstacle::Unreachable => self.service(),
+            Obstacle::NoService => format!(
+                "name the service's address in --{option} or {variable}: of execgate-policyd that of --listen, \
+                 and neither that of --console nor that of --metrics"
+            ),
         }
     }
 
@@ -129,6 +134,7 @@ impl Role {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::{Endpoint, LinkCredentials};
 
     #[test]
     fn each_is_told_its_own_options_and_its_own_kind_of_credential() {
@@ -151,5 +157,64 @@ mod tests {
         assert!(Role::Gate.credential().contains("`execgate token NAME`"));
         assert!(Role::Operator.credential().contains("--role operator"));
         assert!(Role::Auditor.credential().contains("--role auditor"));
+    }
+
+    #[test]
+    fn no_remedy_names_options_that_the_caller_does_not_have() {
+        let gates = ["--policy", "EXECGATE_POLICY", "--insecure-policy"];
+        let others = ["--service", "EXECGATE_SERVICE", "--insecure-service"];
+        for (role, own, foreign) in [
+            (Role::Gate, gates, others),
+            (Role::Operator, others, gates),
+            (Role::Auditor, others, gates),
+        ] {
+            for obstacle in [
+                Obstacle::UntrustedService,
+                Obstacle::AnotherHost,
+                Obstacle::ServiceCertificateTime,
+                Obstacle::NoTls,
+                Obstacle::OnlyTls,
+                Obstacle::NoCertificate,
+                Obstacle::CertificateRefused,
+                Obstacle::CertificateTime,
+                Obstacle::StrangeUser,
+                Obstacle::Plaintext,
+                Obstacle::Files,
+                Obstacle::CallerRefused,
+                Obstacle::Unreachable,
+                Obstacle::NoService,
+            ] {
+                let remedy = role.remedy(obstacle);
+                for name in foreign {
+                    assert!(!remedy.contains(name), "{role:?} {obstacle:?}: {remedy}");
+                }
+                // A service's own certificate is renewed without any of them.
+                let names_own = own.iter().any(|name| remedy.contains(name));
+                assert!(
+                    names_own || obstacle == Obstacle::ServiceCertificateTime,
+                    "{role:?} {obstacle:?}: {remedy}"
+                );
+            }
+            let [option, variable, _] = own;
+            let remedy = role.service();
+            assert!(remedy.ends_with(&format!("correct {option} or {variable}")));
+        }
+    }
+
+    #[test]
+    fn a_service_without_what_is_asked_of_it_is_started_with_that() {
+        let endpoint: Endpoint = "http://127.0.0.1:1".parse().unwrap();
+        let caller = endpoint.caller(&LinkCredentials::default()).unwrap();
+        for (role, option) in [
+            (Role::Operator, "--operators FILE"),
+            (Role::Auditor, "--data DIR"),
+        ] {
+            let remedy = role.after(&caller, &Status::unimplemented("x"));
+            let names_it = remedy.is_some_and(|remedy| remedy.ends_with(option));
+            assert!(names_it, "{role:?}");
+            let remedy = role.after(&caller, &Status::unavailable("x"));
+            assert_eq!(remedy, Some(role.service()));
+            assert_eq!(role.after(&caller, &Status::not_found("x")), None);
+        }
     }
 }

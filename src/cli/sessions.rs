@@ -21,7 +21,7 @@ const LARGEST: usize = 16 << 20;
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  done; the session's gate has been told, or is told when it connects again
+  0  done; the session's gate has been told, or is told when it connects; or it had ended before
   1  the service failed, or the result couldn't be written
   2  the command line is wrong, or the beginning of an id is that of several sessions
   4  there is no such session
@@ -186,9 +186,6 @@ fn terminate(arguments: &TerminateArguments) -> Result<c_int, Failure> {
     let ended = operator.call(request, |channel, request| async move {
         client(channel).terminate_session(request).await
     })?;
-    let is_told = ended.outcome() == pb::TerminateOutcome::Told;
-    let had_ended = ended.outcome() == pb::TerminateOutcome::EndedBefore;
-    let by = text::shown(ended.terminated_by.as_bytes());
     let mut out = output::stdout();
     let written = match arguments.output.output {
         OutputForm::Json => writeln!(
@@ -196,27 +193,69 @@ fn terminate(arguments: &TerminateArguments) -> Result<c_int, Failure> {
             "{}",
             text::plain_json(&json!({
                 "session": session,
-                "gate_told": is_told,
-                "terminated_by": (!by.is_empty()).then_some(&ended.terminated_by),
-                "terminated_at": time(ended.terminated_at),
-                "ended_at": time(ended.ended_at),
+                "outcome": outcome_name(ended.outcome()),
+                "gate_told": ended.outcome() == pb::TerminateOutcome::Told,
+                "terminated_by": set(&ended.terminated_by),
+                "terminated_at": ended.terminated_at.map(|at| time(Some(at))),
+                "reason": set(&ended.reason),
+                "ended_at": ended.ended_at.map(|at| time(Some(at))),
+                "end_reason": set(&ended.end_reason),
             }))
         ),
-        OutputForm::Text if had_ended => writeln!(
-            out,
-            "{session} had ended by itself, at {}; nothing was changed",
-            time(ended.ended_at)
-        ),
-        OutputForm::Text if is_told => writeln!(out, "{session} ended by {by}"),
-        OutputForm::Text => writeln!(
-            out,
-            "{session} ended by {by}; its gate isn't connected, and is told when it is"
-        ),
+        OutputForm::Text => writeln!(out, "{session} {}", outcome(&ended)),
     };
     written
         .and_then(|()| out.flush())
         .map_err(|error| unwritten(&error))?;
     Ok(SUCCESS)
+}
+
+/// A text, unless it is empty.
+fn set(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}
+
+fn outcome_name(outcome: pb::TerminateOutcome) -> &'static str {
+    match outcome {
+        pb::TerminateOutcome::Unspecified => "unspecified",
+        pb::TerminateOutcome::Told => "told",
+        pb::TerminateOutcome::GateAway => "gate-away",
+        pb::TerminateOutcome::EndedBefore => "ended-before",
+        pb::TerminateOutcome::TerminatedBefore => "terminated-before",
+    }
+}
+
+/// What has come of it, in words behind the session's id.
+fn outcome(ended: &pb::TerminateSessionResponse) -> String {
+    let shown = |words: &str| text::shown(words.as_bytes());
+    let by = shown(&ended.terminated_by);
+    let first = || {
+        let because = set(&ended.reason).map_or(String::new(), |reason| {
+            format!(", because: {}", shown(reason))
+        });
+        format!("ended by {by} at {}{because}", time(ended.terminated_at))
+    };
+    match ended.outcome() {
+        pb::TerminateOutcome::Told => format!("ended by {by}"),
+        pb::TerminateOutcome::GateAway | pb::TerminateOutcome::Unspecified => {
+            format!("ended by {by}; its gate isn't connected, and is told when it is")
+        }
+        pb::TerminateOutcome::EndedBefore => {
+            let at = time(ended.ended_at);
+            let why =
+                set(&ended.end_reason).map_or(String::new(), |why| format!(" ({})", shown(why)));
+            if by.is_empty() {
+                format!("had ended by itself, at {at}{why}; nothing was changed")
+            } else {
+                let first = first();
+                format!("had ended already, at {at}{why}, {first}; nothing was changed")
+            }
+        }
+        pb::TerminateOutcome::TerminatedBefore => {
+            let first = first();
+            format!("was already {first}; its gate hasn't told its end yet; nothing was changed")
+        }
+    }
 }
 
 /// The id that is meant: a whole one, or that of the one session which begins so.

@@ -48,10 +48,13 @@ fn a_megabyte_and_a_half_of_arguments(shell: &Shell) {
 fn more_arguments_than_the_kernel_takes_fail_as_without_a_gate(shell: &Shell) {
     let gate = Gate::with_rules(shell, RULES);
     let script = "x=$(printf '%0100000d' 0); for i in {1..6}; do set -- $x \"$@\" \"$@\"; done; \
-        /bin/printf %s \"$@\"; echo $?";
+        /bin/printf %s \"$@\"; echo $?; /bin/pwd; /usr/bin/printf %s \"$@\"; echo $?; /usr/bin/pwd";
     let (gated, ungated) = (gate.exec(script), gate.ungated(script));
-    gated.exits(0).says("rgument list too long");
+    gated.exits(0).says_times(2, "rgument list too long");
     assert_eq!(gated.output(), ungated.output(), "{gated}{ungated}");
+    assert_eq!(gated.errors(), ungated.errors(), "{gated}{ungated}");
+    // The shell was gated, and nobody was asked about what the kernel can't take.
+    assert_eq!(verdicts(&gate.audit()), ["pwd run", "pwd escalate"]);
 }
 
 fn a_megabyte_of_environment(shell: &Shell) {

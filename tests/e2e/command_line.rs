@@ -201,30 +201,90 @@ fn nothing_runs_where_no_policy_service_is_named() {
 
 #[test]
 fn command_lines_that_make_no_sense_exit_with_2() {
-    let policy = ["--policy", "http://127.0.0.1:1"];
-    for arguments in [
-        &["exec"][..],
-        &["exec", "echo"],
-        &["exec", "--"],
-        &["exec", "--label", "x", "--", "y"],
-        &["exec", "--label", "=x", "--", "y"],
-        &["exec", "--timeout", "5 parsecs", "--", "y"],
-        &["exec", "--timeout", "0", "--", "y"],
-        &["exec", "--on-unavailable", "escalate", "--", "y"],
-        &["exec", "--sandbox", "jail", "--", "y"],
-        &["exec", "--output", "xml", "--", "y"],
-        &["audit"],
-        &["audit", "--data", "/nonexistent", "--since", "yesterday"],
-        &["audit", "--data", "/nonexistent"],
-        &["check", "--", "x"],
-        &["check", "--rules", "/nonexistent", "--", "x"],
-        &["nonsense"],
-        &[],
-    ] {
-        let done = execgate(arguments);
-        done.exits(2).prints("");
-        assert!(!done.stderr.is_empty(), "{done}");
+    let service = "http://127.0.0.1:1";
+    // Each with what is wrong, so that it is refused for nothing else.
+    let lines: [(&[&str], &str); 24] = [
+        (&["exec"], "not provided:\n  <COMMAND>"),
+        (&["exec", "echo"], "unexpected argument 'echo'"),
+        (&["exec", "--"], "not provided:\n  <COMMAND>"),
+        (&["exec", "--label", "x", "--", "y"], "write KEY=VALUE"),
+        (&["exec", "--label", "=x", "--", "y"], "write KEY=VALUE"),
+        (
+            &["exec", "--timeout", "5 parsecs", "--", "y"],
+            "write a time such as",
+        ),
+        (
+            &["exec", "--timeout", "0", "--", "y"],
+            "1ms is the shortest",
+        ),
+        (
+            &["exec", "--on-unavailable", "escalate", "--", "y"],
+            "[possible values: deny, run]",
+        ),
+        (
+            &["exec", "--sandbox", "jail", "--", "y"],
+            "write landlock, bubblewrap, none, or command:TEMPLATE",
+        ),
+        (
+            &["exec", "--output", "xml", "--", "y"],
+            "[possible values: text, json]",
+        ),
+        (
+            &["exec", "--journal-limit", "1MB", "--", "y"],
+            "write a size such as 64MiB",
+        ),
+        (
+            &["exec", "--journal-limit", "1000", "--", "y"],
+            "a journal has at least 1MiB",
+        ),
+        (
+            &["exec", "--policy-cert", "x", "--", "y"],
+            "not provided:\n  --policy-key <FILE>",
+        ),
+        (
+            &["exec", "--escalation-bound", "x", "--", "y"],
+            "not provided:\n  --profiles <FILE>",
+        ),
+        (
+            &["audit"],
+            "nothing to read from: give the store's directory",
+        ),
+        (
+            &["audit", "--data", "/nonexistent", "--since", "yesterday"],
+            "write an age such as 15m, or a time such as",
+        ),
+        (
+            &["audit", "--data", "/nonexistent"],
+            "there is no event store at /nonexistent/events.sqlite",
+        ),
+        (
+            &["audit", "--data", "/nonexistent", "--service", service],
+            "--data and --service both say where the record is",
+        ),
+        (
+            &["watch"],
+            "hint: give --service URL, or set EXECGATE_SERVICE",
+        ),
+        (
+            &["sessions", "terminate", "123", "--service", service],
+            "a session's id has 32 lowercase hexadecimal digits",
+        ),
+        (&["check", "--", "x"], "not provided:\n  --rules <PATH>"),
+        (
+            &["check", "--rules", "/nonexistent", "--", "x"],
+            "reading the rules file /nonexistent: No such file",
+        ),
+        (&["nonsense"], "unrecognized subcommand 'nonsense'"),
+        (&[], "First steps:"),
+    ];
+    for (arguments, what) in lines {
+        execgate(arguments).exits(2).prints("").says(what);
     }
+}
+
+#[test]
+fn an_address_or_a_shell_that_makes_no_sense_is_an_error_of_the_gate() {
+    let policy = ["--policy", "http://127.0.0.1:1"];
     for (endpoint, what) in [
         ("127.0.0.1:1", "has no scheme"),
         ("ftp://127.0.0.1", "ftp"),
@@ -305,6 +365,19 @@ fn check_answers_by_text_json_and_exit_code() {
         (&"escalate".into(), &"turn_default".into())
     );
 
+    let failing = self::rules(place.path(), "def decide(exec):\n    return exec.nothing\n");
+    let done = execgate(&["check", "--rules", &failing, "--", "true"]);
+    // Once, and where it failed.
+    let said = done.exits(4).says_nothing().output();
+    assert!(
+        said.contains("-> deny                   x.star:2 decide (decide() failed): "),
+        "{done}"
+    );
+    assert!(
+        said.contains("reason    the policy's decide() failed at x.star:2: "),
+        "{done}"
+    );
+
     let broken = self::rules(place.path(), "prefix_rule([\"a\"])\nprefix_rule(7)\n");
     let done = execgate(&["check", "--rules", &broken, "--", "true"]);
     done.exits(2).prints("").says("x.star:2");
@@ -314,9 +387,18 @@ fn check_answers_by_text_json_and_exit_code() {
 fn a_reader_that_went_away_and_a_full_disk_are_told() {
     let place = directory();
     let rules = rules(place.path(), "fallback(\"run\")");
-    for (arguments, status) in [
-        (&["check", "--rules", &rules, "--", "true"][..], 1),
-        (&["doctor"], 125),
+    for (arguments, status, said) in [
+        (
+            &["check", "--rules", &rules, "--", "true"][..],
+            1,
+            "execgate: ",
+        ),
+        (&["doctor"], 125, "execgate: cannot write the findings: "),
+        (
+            &["completions", "bash"],
+            1,
+            "execgate: cannot write the completions: ",
+        ),
     ] {
         let full = std::fs::OpenOptions::new()
             .write(true)
@@ -333,10 +415,8 @@ fn a_reader_that_went_away_and_a_full_disk_are_told() {
             "{}",
             lossy(&output.stderr)
         );
-        assert!(
-            lossy(&output.stderr).contains("No space left"),
-            "{}",
-            lossy(&output.stderr)
-        );
+        let errors = lossy(&output.stderr);
+        assert!(errors.contains("No space left"), "{errors}");
+        assert!(errors.starts_with(said), "{errors}");
     }
 }

@@ -112,9 +112,20 @@ fn doctor_says(text: &str) {
     let found = findings
         .iter()
         .find(|finding| finding["subject"] == "denials")
-        .and_then(|finding| finding["detail"].as_str())
         .expect("a finding");
-    assert!(found.contains(text), "{found}");
+    let detail = found["detail"].as_str().expect("a detail");
+    assert!(detail.contains(text), "{detail}");
+    let remedy = found["remedy"].as_str().unwrap_or_default();
+    for (wrong, does) in [
+        (
+            "audit record is off",
+            "as root, `auditctl -e 1` switches it on",
+        ),
+        ("may read the kernel's", "run it as root"),
+        ("Linux 6.15", "use Linux 6.15 or newer"),
+    ] {
+        assert_eq!(detail.contains(wrong), remedy == does, "{detail}: {remedy}");
+    }
 }
 
 /// With the record on.
@@ -154,12 +165,13 @@ fn told() {
     }
     assert!(!done.errors().contains("can't be told"), "{done}");
     // Names are the sandbox's: nothing of them reaches a terminal as it is.
-    let done =
-        stage.run("mkdir $'a\\eb' && cp /bin/cat . && ./cat $OUTSIDE/$'x\\ny' ~/.ssh/id; true");
-    assert!(
-        !done.errors().contains('\u{1b}') || done.errors().contains("\\x1b"),
-        "{done}"
+    stage.write("outside/a\u{1b}[31mb", "mine\n");
+    let done = stage.run(
+        "cp /bin/tee $'c\\e[32md'; ./c* -a $OUTSIDE/a* 2>/dev/null </dev/null; sleep 0.1; true",
     );
+    done.exits(0)
+        .says(&format!("  writing {outside}/a\\x1b[31mb (c\\x1b[32md)\n"));
+    assert!(!done.errors().contains('\u{1b}'), "{done}");
     // What is escalated into a sandbox of its own is told as well.
     stage.take_rules("prefix_rule([\"tee\"], \"escalate\", execution = \"turn_default\")");
     let done = stage.run("echo x | tee $OUTSIDE/new; sleep 0.1; true");

@@ -103,10 +103,14 @@ fn histogram(name: &str, family: &Family) {
     );
     buckets.sort_by(|one, other| one.0.total_cmp(&other.0));
     let (bound, all) = *buckets.last().expect(name);
-    assert_eq!((bound, all), (f64::INFINITY, sample("_count")), "{name}");
+    assert_eq!(
+        (bound, all),
+        (f64::INFINITY, sample("_count")),
+        "the last bucket of {name} isn't its count"
+    );
     assert!(
         buckets.is_sorted_by(|one, other| one.1 <= other.1),
-        "{name}: {buckets:?}"
+        "the buckets of {name} shrink: {buckets:?}"
     );
     // What is counted is at most as long as its bucket's bound.
     let mut before = 0.0;
@@ -115,7 +119,11 @@ fn histogram(name: &str, family: &Family) {
         most += (count - before) * bound.min(1e9);
         before = count;
     }
-    assert!(sample("_sum") >= 0.0 && sample("_sum") <= most, "{name}");
+    let sum = sample("_sum");
+    assert!(
+        (0.0..=most).contains(&sum),
+        "the sum of {name} can't be {sum}"
+    );
 }
 
 #[test]
@@ -126,11 +134,50 @@ fn a_series_that_comes_twice_is_found() {
     );
 }
 
+/// A histogram with these numbers.
+fn check_histogram(sum: u8, count: u8, within_one: u8, all: u8) {
+    check(&format!(
+        "# HELP execgate_x A number of things.\n# TYPE execgate_x histogram\nexecgate_x_sum {sum}\n\
+         execgate_x_count {count}\nexecgate_x_bucket{{le=\"1.0\"}} {within_one}\n\
+         execgate_x_bucket{{le=\"+Inf\"}} {all}\n# EOF\n"
+    ));
+}
+
 #[test]
-#[should_panic(expected = "execgate_x")]
+fn a_histogram_that_is_right_passes() {
+    check_histogram(2, 2, 2, 2);
+    check_histogram(200, 3, 2, 3);
+}
+
+#[test]
+#[should_panic(expected = "the buckets of execgate_x shrink")]
 fn a_histogram_whose_buckets_shrink_is_found() {
-    check(
-        "# HELP execgate_x A number of things.\n# TYPE execgate_x histogram\nexecgate_x_sum 1\n\
-         execgate_x_count 2\nexecgate_x_bucket{le=\"1.0\"} 3\nexecgate_x_bucket{le=\"+Inf\"} 2\n# EOF\n",
-    );
+    check_histogram(1, 2, 3, 2);
+}
+
+#[test]
+#[should_panic(expected = "the last bucket of execgate_x isn't its count")]
+fn a_histogram_that_counts_two_ways_is_found() {
+    check_histogram(1, 3, 1, 2);
+}
+
+#[test]
+#[should_panic(expected = "the sum of execgate_x can't be 3")]
+fn a_histogram_whose_sum_is_more_than_its_buckets_allow_is_found() {
+    check_histogram(3, 2, 2, 2);
+}
+
+#[test]
+#[should_panic(expected = "execgate_x has no help")]
+fn a_family_without_help_is_found() {
+    check("# TYPE execgate_x gauge\nexecgate_x 1\n# EOF\n");
+}
+
+#[test]
+#[should_panic(expected = "comes twice, or in parts")]
+fn a_family_in_parts_is_found() {
+    let family =
+        |name| format!("# HELP {name} A number of things.\n# TYPE {name} gauge\n{name} 1\n");
+    let parts = ["execgate_x", "execgate_y", "execgate_x"].map(family);
+    check(&format!("{}# EOF\n", parts.concat()));
 }

@@ -7,6 +7,7 @@
 
 use std::process::Command;
 
+use crate::gate::verdicts;
 use crate::process::{self, EXECGATE};
 use crate::stage::{RUN, Stage, User, everywhere};
 
@@ -205,11 +206,11 @@ fn a_path_of_thousands_of_bytes_is_no_reason_for_the_policy_service_to_refuse() 
     let Some(stage) = Stage::new("landlock", User::Own, RUN) else {
         return;
     };
-    // Deep, and each with something hidden: more directories and longer names than a report may have.
+    // Deep, and each with something hidden: more directories and longer sentences than the service takes.
     let mut options = Vec::new();
     let mut path = stage.path("work");
-    for number in 0..40 {
-        path.push(format!("{number}-{}", "é".repeat(30)));
+    for number in 0..70 {
+        path.push(format!("{number}-{}", "é".repeat(20)));
         std::fs::create_dir(&path).expect("a directory");
         std::fs::write(path.join("hidden"), "secret-of-mine\n").expect("a file");
         options.extend([
@@ -217,7 +218,7 @@ fn a_path_of_thousands_of_bytes_is_no_reason_for_the_policy_service_to_refuse() 
             path.join("hidden").display().to_string(),
         ]);
     }
-    let mut command = stage.command("echo started");
+    let mut command = stage.command("/bin/echo started");
     let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
     let at = arguments.iter().position(|word| word == "--").expect("it");
     let mut longer = Command::new(EXECGATE);
@@ -235,5 +236,19 @@ fn a_path_of_thousands_of_bytes_is_no_reason_for_the_policy_service_to_refuse() 
     process::run(&mut longer)
         .exits(0)
         .prints("started\n")
-        .says("nor in 9 more directories");
+        .says("nor in 39 more directories");
+    // It was asked, and has what was said of the sandbox.
+    let execs = stage.gate.audit();
+    assert_eq!(verdicts(&execs), ["echo run"]);
+    let report = &execs[0].0["session_facts"]["sandbox"];
+    assert_eq!(report["backend"], "landlock", "{report}");
+    let parts = report["not_granted"].as_array().expect("a list");
+    let [named @ .., rest] = &parts[..] else {
+        panic!("{report}");
+    };
+    assert_eq!(named.len(), 32, "{report}");
+    assert_eq!(rest, "nor in 39 more directories");
+    let first = named[0].as_str().expect("text");
+    let work = stage.path("work").display().to_string();
+    assert!(first.contains(&work), "{first}");
 }

@@ -22,6 +22,7 @@ mod crowds;
 mod denials;
 #[allow(dead_code, reason = "the tests of chaos use the rest")]
 mod disk;
+mod doctor;
 mod embedding;
 mod environment;
 mod exposition;
@@ -48,6 +49,7 @@ mod relay;
 mod replay;
 mod reuse;
 mod sandboxes;
+mod secret_places;
 mod secrets;
 mod service;
 mod sessions;

@@ -47,6 +47,9 @@ impl Policyd {
         if let Ok(url) = std::fs::read_to_string(directory.join("webhook")) {
             command.args(["--webhook", &url, "--webhook-secret", "secret"]);
         }
+        if let Ok(number) = std::fs::read_to_string(directory.join("execs-per-second")) {
+            command.args(["--execs-per-second", &number]);
+        }
         let mut running = Running::start(&mut command);
         running.wait_for(if has_console { "/\n" } else { "\n" });
         let lines = running.stdout();

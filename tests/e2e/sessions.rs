@@ -6,8 +6,8 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::gate::{Gate, verdicts};
-use crate::machine::{Shell, in_both_shells, is_running};
-use crate::process::{self, EXECGATE, wait_until};
+use crate::machine::{Shell, command_lines, in_both_shells, is_running};
+use crate::process::{self, Done, EXECGATE, wait_until};
 
 const RULES: &str = r#"
 prefix_rule(["uname"], "escalate")
@@ -28,6 +28,23 @@ fn times() -> [String; 3] {
     [".25", ".5", ".75"].map(|end| format!("{}{own}{number}{end}", 1))
 }
 
+/// Waits until all of them sleep: what only asks for it has another command line.
+fn wait_for_sleepers(times: &[String; 3]) {
+    wait_until("three sleepers", || {
+        let lines = command_lines();
+        let sleeps = |time: &String| lines.contains(&format!("sleep\0{time}\0").into_bytes());
+        times.iter().all(sleeps)
+    });
+}
+
+/// None of them is there any more.
+#[track_caller]
+fn none_sleeps(times: &[String; 3], done: &Done) {
+    for time in times {
+        assert!(!is_running(time), "{time}: {done}");
+    }
+}
+
 in_both_shells! {
     the_time_limit_ends_a_session_with_all_its_processes,
     the_end_of_the_shell_ends_what_it_left_behind,
@@ -44,58 +61,65 @@ in_both_shells! {
     standard_input_is_the_commands,
     descriptors_are_inherited_and_closed_ones_stay_closed,
     a_reader_that_went_away_ends_a_command_and_not_the_gate,
+    what_the_gate_was_started_with_is_the_sessions,
+    a_session_that_raises_its_limit_on_core_dumps_raises_no_escalated_commands,
 }
 
 fn the_time_limit_ends_a_session_with_all_its_processes(shell: &Shell) {
     let gate = Gate::with_rules(shell, RULES).option(["--timeout", "5s"]);
-    let [run, escalated, detached] = times();
-    let script =
-        format!("sleep {run} & sleep {escalated} & setsid sh -c 'sleep {detached} & :'; wait");
+    let times = times();
+    let [run, escalated, detached] = &times;
+    // None holds this test's pipes: that the gate has ended says nothing yet of any of them.
+    let script = format!(
+        "sleep {run} >/dev/null 2>&1 & sleep {escalated} >/dev/null 2>&1 &
+         setsid sh -c 'sleep {detached} & :' >/dev/null 2>&1; wait"
+    );
     let running = gate.start(&script);
-    wait_until("three sleepers", || {
-        [&run, &escalated, &detached]
-            .iter()
-            .all(|time| is_running(time))
-    });
+    wait_for_sleepers(&times);
     let done = running.done();
     done.exits(124)
         .prints("")
         .says("execgate: the time limit was reached\n");
-    for time in [&run, &escalated, &detached] {
-        assert!(!is_running(time), "{time}: {done}");
+    none_sleeps(&times, &done);
+    // Each end is on record, and how what was escalated has ended.
+    let execs = gate.audit();
+    let sleepers: Vec<_> = execs.iter().filter(|exec| exec.name() == "sleep").collect();
+    assert_eq!(sleepers.len(), 2, "{execs:?}");
+    for sleeper in sleepers {
+        assert!(!sleeper.text("finished_at").is_empty(), "{sleeper:?}");
+        let is_known = sleeper.text("verdict") == "run" || sleeper.number("signal").is_some();
+        assert!(is_known, "{sleeper:?}");
     }
-    let ended: Vec<_> = gate.audit();
-    assert!(
-        ended
-            .iter()
-            .any(|exec| exec.name() == "sleep" && !exec.text("finished_at").is_empty())
-    );
 }
 
 fn the_end_of_the_shell_ends_what_it_left_behind(shell: &Shell) {
-    for output in ["text", "json"] {
+    // As text, what they hold open would be this test's pipes, and nothing could be said before they have ended. What is
+    // captured is the gate's: that they hold.
+    for (output, elsewhere) in [("text", ">/dev/null 2>&1"), ("json", "")] {
         let gate = Gate::with_rules(shell, RULES).option(["--output", output]);
-        let [run, escalated, detached] = times();
-        // All of them hold standard output open.
+        let times = times();
+        let [run, escalated, detached] = &times;
         let script = format!(
-            "sleep {run} & sleep {escalated} & setsid sh -c 'sleep {detached} & :'; echo end; exit 3"
+            "sleep {run} {elsewhere} & sleep {escalated} {elsewhere} &
+             setsid sh -c 'sleep {detached} & :' {elsewhere}; read -r go; echo end; exit 3"
         );
-        let done = gate.exec(script);
+        let mut running = gate.start(&script);
+        wait_for_sleepers(&times);
+        running.tell("go");
+        let done = running.done();
         assert!(done.exits(3).output().contains("end"), "{done}");
-        for time in [&run, &escalated, &detached] {
-            assert!(!is_running(time), "{time}: {done}");
-        }
+        none_sleeps(&times, &done);
     }
 }
 
 fn a_signal_to_the_gate_reaches_the_shell(shell: &Shell) {
     let gate = Gate::with_rules(shell, RULES);
-    let mut running =
-        gate.start("trap 'echo caught; exit 5' TERM; echo ready; while :; do sleep 0.05; done");
+    // A child of zsh that gets a signal before it executes anything writes what its shell has just written.
+    let mut running = gate.start("trap 'echo caught; exit 5' TERM; sleep 60 & echo ready; wait");
     running.wait_for("ready");
     running.signal("TERM");
     running.done().exits(5).prints("ready\ncaught\n");
-    let mut running = gate.start("echo ready; while :; do sleep 0.05; done");
+    let mut running = gate.start("sleep 60 & echo ready; wait");
     running.wait_for("ready");
     running.signal("TERM");
     running.done().exits(143);
@@ -103,21 +127,14 @@ fn a_signal_to_the_gate_reaches_the_shell(shell: &Shell) {
 
 fn no_process_outlives_a_gate_that_was_killed(shell: &Shell) {
     let gate = Gate::with_rules(shell, RULES);
-    let [run, escalated, detached] = times();
+    let times = times();
+    let [run, escalated, detached] = &times;
     let script =
         format!("sleep {run} & sleep {escalated} & setsid sh -c 'sleep {detached} & :'; wait");
     let running = gate.start(&script);
-    wait_until("three sleepers", || {
-        [&run, &escalated, &detached]
-            .iter()
-            .all(|time| is_running(time))
-    });
+    wait_for_sleepers(&times);
     drop(running);
-    wait_until("no sleepers", || {
-        [&run, &escalated, &detached]
-            .iter()
-            .all(|time| !is_running(time))
-    });
+    wait_until("no sleepers", || times.iter().all(|time| !is_running(time)));
 }
 
 fn login_files_are_read_unless_told_not_to(shell: &Shell) {
@@ -134,6 +151,25 @@ fn login_files_are_read_unless_told_not_to(shell: &Shell) {
         "{done}"
     );
     assert!(verdicts(&gate.audit()).contains(&"uname escalate".to_owned()));
+    // An interactive one reads them only where that is said; of both options the last counts.
+    for (options, reads) in [
+        (&[][..], false),
+        (&["--no-login"], false),
+        (&["--login"], true),
+        (&["--login", "--no-login"], false),
+        (&["--no-login", "--login"], true),
+    ] {
+        let mut command = Command::new(EXECGATE);
+        command.arg("shell").args(options);
+        command.args(["--sandbox", "none", "--policy", &gate.url]);
+        command.arg("--shell").arg(&shell.path);
+        command.args(["--", "-c", "echo command"]);
+        gate.settle(&mut command);
+        let done = process::run(&mut command);
+        let output = done.exits(0).output();
+        assert!(output.ends_with("command\n"), "{done}");
+        assert_eq!(output.contains("login\n"), reads, "{options:?}: {done}");
+    }
 }
 
 fn login_files_that_set_path_anew_hide_no_patched_shell(shell: &Shell) {
@@ -226,6 +262,11 @@ fn output_as_json_has_all_that_became_of_a_command(shell: &Shell) {
     );
     assert_eq!(result["truncated"], false);
 
+    // What can't be written is no result.
+    redirected(&gate, "exit 4", ">/dev/full")
+        .exits(125)
+        .says("execgate: cannot write the result: No space left on device");
+
     let gate = Gate::with_rules(shell, RULES).option(["--output", "json", "--timeout", "2s"]);
     let done = gate.exec("echo before; sleep 1000");
     let result: Value = serde_json::from_slice(&done.exits(124).stdout).expect("JSON");
@@ -244,6 +285,8 @@ fn captured_output_is_bounded_and_says_so(shell: &Shell) {
     assert_eq!(result["truncated"], true);
     assert_eq!(result["stdout"].as_str().map(str::len), Some(MOST));
     assert_eq!(result["stderr"], "last\n");
+    // Of both together as much is kept.
+    assert_eq!(result["output"].as_str().map(str::len), Some(MOST));
 }
 
 fn a_session_belongs_to_the_trace_of_whoever_started_it(shell: &Shell) {
@@ -277,18 +320,21 @@ fn standard_input_is_the_commands(shell: &Shell) {
     running.done().exits(0).prints("line\nend\n");
 }
 
+/// Runs a command as the `"$@"` of a shell that is no gate's.
+fn within(gate: &Gate, text: &str, command: &Command) -> Done {
+    let mut outer = Command::new("/bin/sh");
+    outer
+        .args(["-c", text, "sh"])
+        .arg(command.get_program())
+        .args(command.get_args());
+    gate.settle(&mut outer);
+    process::run(&mut outer)
+}
+
 /// `execgate exec` of a script, with these redirections.
-fn redirected(gate: &Gate, script: &str, redirections: &str) -> crate::process::Done {
-    let exec = gate.command(script);
-    let mut command = std::process::Command::new("/bin/sh");
-    command
-        .arg("-c")
-        .arg(format!("exec \"$@\" {redirections}"))
-        .arg("sh")
-        .arg(exec.get_program())
-        .args(exec.get_args());
-    gate.settle(&mut command);
-    crate::process::run(&mut command)
+fn redirected(gate: &Gate, script: &str, redirections: &str) -> Done {
+    let exec = format!("exec \"$@\" {redirections}");
+    within(gate, &exec, &gate.command(script))
 }
 
 fn descriptors_are_inherited_and_closed_ones_stay_closed(shell: &Shell) {
@@ -306,12 +352,81 @@ fn descriptors_are_inherited_and_closed_ones_stay_closed(shell: &Shell) {
 
 fn a_reader_that_went_away_ends_a_command_and_not_the_gate(shell: &Shell) {
     let gate = Gate::with_rules(shell, RULES);
-    let script = "while :; do /bin/echo line || break; done; echo end >&2; exit 3";
-    let done = redirected(&gate, script, "| { read -r line; echo \"$line\"; }");
-    done.exits(0).prints("line\n").says("end\n");
-    // What the shell does is in the audit, the last command's death included.
-    let execs = gate.audit();
-    assert!(execs.iter().all(|exec| exec.name() == "echo"), "{execs:?}");
-    let last = execs.last().expect("an exec").number("signal");
-    assert!(matches!(last, None | Some(13)), "{execs:?}");
+    // The gate itself has the signal ignored, and that isn't handed on. What whoever started it has ignored is.
+    for (before, status, end) in [
+        ("", 141, [None, Some(13)]),
+        ("trap '' PIPE;", 1, [Some(1), None]),
+    ] {
+        for (command, line) in [("/bin/echo line", "line\n"), ("uname", "Linux\n")] {
+            let script = format!(
+                "while :; do {command}; s=$?; [ $s = 0 ] || break; done; echo ended $s >&2; exit 3"
+            );
+            let text = format!(
+                "{before} {{ \"$@\"; echo gate $? >&2; }} | {{ read -r line; echo \"$line\"; }}"
+            );
+            let done = within(&gate, &text, &gate.command(&script));
+            done.exits(0)
+                .prints(line)
+                .says(&format!("ended {status}\n"))
+                .says("gate 3\n");
+            // What the shell does is in the audit, and how the last command has ended.
+            let execs = gate.audit();
+            let last = execs.last().expect("an exec");
+            let told = [last.number("exit_code"), last.number("signal")];
+            // Of what runs nobody knows before Linux 6.15.
+            let nobody_knows = last.text("verdict") == "run" && told == [None, None];
+            assert!(told == end || nobody_knows, "{last:?} {done}");
+        }
+    }
+}
+
+fn what_the_gate_was_started_with_is_the_sessions(shell: &Shell) {
+    let gate = Gate::with_rules(
+        shell,
+        "prefix_rule([\"grep\"], \"escalate\")\nfallback(\"run\")",
+    );
+    // The gate raises its own limit on open files, and ignores signals.
+    let front = "umask 027; ulimit -Sn 77; trap '' USR2; exec \"$@\"";
+    let script = "for file in status limits; do
+        sed -n '/^Umask\\|^Sig[BI]\\|^Max open/p' /proc/self/$file
+        grep '^Umask\\|^Sig[BI]\\|^Max open' /proc/self/$file
+        done";
+    let mut plain = Command::new(&shell.path);
+    plain.args(["-c", script]);
+    let native = within(&gate, front, &plain);
+    let gated = within(&gate, front, &gate.command(script));
+    assert_eq!(gated.exits(0).output(), native.exits(0).output(), "{gated}");
+    assert_eq!(gated.output().matches("0027").count(), 2, "{gated}");
+    assert_eq!(
+        verdicts(&gate.audit()),
+        ["sed run", "grep escalate", "sed run", "grep escalate"]
+    );
+}
+
+fn a_session_that_raises_its_limit_on_core_dumps_raises_no_escalated_commands(shell: &Shell) {
+    let gate = Gate::with_rules(
+        shell,
+        "prefix_rule([\"grep\"], \"escalate\")\n\
+         prefix_rule([\"tail\"], \"escalate\", execution = \"turn_default\")\nfallback(\"run\")",
+    );
+    let script = "ulimit -Sc \"$(ulimit -Hc)\"; sed -n '/core/p' /proc/self/limits
+        grep core /proc/self/limits; tail -n +1 /proc/self/limits | sed -n '/core/p'";
+    let soft = |own: &str| {
+        let front = format!("ulimit -Sc {own}; exec \"$@\"");
+        let done = within(&gate, &front, &gate.command(script));
+        let output = done.exits(0).output();
+        let soft = |line: &str| line.split_whitespace().nth(4).map(str::to_owned);
+        output.lines().filter_map(soft).collect::<Vec<_>>()
+    };
+    let allowed = soft("\"$(ulimit -Hc)\"");
+    let forbidden = soft("0");
+    // Inside it is as the session has it; outside as the gate's owner does.
+    let [raised, _, _] = &allowed[..] else {
+        panic!("{allowed:?}");
+    };
+    assert_eq!(allowed, [&raised[..]; 3]);
+    assert_eq!(forbidden, [&raised[..], "0", "0"]);
+    if raised == "0" {
+        eprintln!("SKIPPED: raising the limit on core dumps: the hard limit is 0 here");
+    }
 }

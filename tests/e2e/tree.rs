@@ -113,23 +113,36 @@ fn labels_decide_and_are_recorded(shell: &Shell) {
 fn the_audit_is_filtered(shell: &Shell) {
     let gate = Gate::with_rules(shell, RULES);
     gate.exec("uname; date; /bin/true").exits(0);
-    gate.exec("/bin/true; date").exits(1);
-    let session = gate.list(&[])[4].text("session").to_owned();
-    let counts = [
-        (&["--verdict", "deny"][..], 2),
-        (&["--verdict", "escalate"], 1),
-        (&["--program", "true"], 2),
-        (&["--program", "/bin/true"], 2),
-        (&["--program", "/true"], 0),
-        (&["--code", "host.kernel"], 1),
-        (&["--code", "timed-out"], 0),
-        (&["--since", "1h"], 5),
-        (&["--since", "2200-01-01T00:00:00Z"], 0),
-        (&["--session", &session], 2),
-        (&["--session", &session[..8], "--verdict", "deny"], 1),
+    gate.exec("/bin/true; /bin/pwd; date").exits(1);
+    let all = gate.list(&[]);
+    let session = all[5].text("session").to_owned();
+    let (runs, escalated, denied) = ("true run", "uname escalate", "date deny");
+    let found: [(&[&str], &[&str]); 13] = [
+        (&["--verdict", "deny"], &[denied, denied]),
+        (&["--verdict", "escalate"], &[escalated]),
+        (&["--verdict", "run"], &[runs, runs, "pwd run"]),
+        (&["--program", "true"], &[runs, runs]),
+        (&["--program", "/bin/true"], &[runs, runs]),
+        (&["--program", "/true"], &[]),
+        (&["--code", "host.kernel"], &[escalated]),
+        (&["--code", "timed-out"], &[]),
+        (
+            &["--since", "1h"],
+            &[escalated, denied, runs, runs, "pwd run", denied],
+        ),
+        (&["--since", "2200-01-01T00:00:00Z"], &[]),
+        (&["--session", &session], &[runs, "pwd run", denied]),
+        (
+            &["--session", &session[..8], "--verdict", "deny"],
+            &[denied],
+        ),
+        (
+            &["--session", &session[..8], "--verdict", "run"],
+            &[runs, "pwd run"],
+        ),
     ];
-    for (options, count) in counts {
-        assert_eq!(gate.list(options).len(), count, "{options:?}");
+    for (options, execs) in found {
+        assert_eq!(verdicts(&gate.list(options)), execs, "{options:?}");
     }
     let mut audit = std::process::Command::new(crate::process::EXECGATE);
     audit
@@ -146,8 +159,11 @@ fn the_audit_is_filtered(shell: &Shell) {
         1,
         "{table}"
     );
+    // The last, and no other.
+    assert!(!table.output().contains("pwd"), "{table}");
     let tree = crate::process::run(audit.args(["--tree", "--session", &session]));
     assert!(tree.exits(0).output().contains("date"), "{tree}");
+    assert!(!tree.output().contains("uname"), "{tree}");
 }
 
 fn what_ends_with_its_session_is_told(shell: &Shell) {

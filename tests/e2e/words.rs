@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::Command;
 
 use crate::gate::directory;
-use crate::machine::repository;
+use crate::machine::{Shell, repository};
 use crate::process::{self, Done, EXECGATE};
 use crate::service::POLICYD;
 
@@ -24,7 +24,7 @@ fn execgate(arguments: &[&str]) -> Done {
     run(EXECGATE, arguments)
 }
 
-/// A file of operators has one at least; nobody has this one's token.
+/// A line of an operator whose token nobody has.
 fn operator() -> String {
     format!("ada {}\n", "0".repeat(64))
 }
@@ -109,6 +109,105 @@ fn an_address_that_is_taken_is_said_with_the_option_that_named_it() {
             .exits(2)
             .says("write ADDRESS:PORT");
     }
+}
+
+#[test]
+fn a_variable_that_is_no_option_is_told_with_those_that_may_be_meant() {
+    let mut command = Command::new(POLICYD);
+    command.env_clear().args(["--rules", "/nonexistent"]);
+    for (name, value) in [
+        ("LOG", "warn"),
+        ("MONITOR", "true"),
+        ("OPERATOR", "/etc/execgate/operators"),
+        ("RETAIN", "1d"),
+        ("INSECURE_LISTEN", "true"),
+        ("\u{1b}[31m", "x"),
+    ] {
+        command.env(format!("EXECGATE_POLICYD_{name}"), value);
+    }
+    // Not the service's.
+    command.env("EXECGATE_POLICY_CAA", "x");
+    let done = process::run(&mut command);
+    done.exits(3)
+        .says("OPERATOR is no option's, and changes nothing; is EXECGATE_POLICYD_OPERATORS meant?")
+        .says("RETAIN is no option's, and changes nothing; is EXECGATE_POLICYD_RETAIN_AGE or EXECGATE_POLICYD_RETAIN_SIZE meant?")
+        .says("INSECURE_LISTEN is no option's, and changes nothing; `execgate-policyd --help`")
+        .says("EXECGATE_POLICYD_\\x1b[31m is no option's");
+    assert_eq!(done.errors().matches("is no option's").count(), 4, "{done}");
+}
+
+#[test]
+fn a_wrong_value_that_a_variable_has_is_told_with_its_name() {
+    let policyd = ["--rules", "/nonexistent"];
+    let list = ["approvals", "list", "--service", NOWHERE];
+    let exec = ["exec", "--policy", NOWHERE, "--", "true"];
+    for (program, arguments, option, variable, value) in [
+        (
+            EXECGATE,
+            &list[..],
+            "--service-token-file",
+            "EXECGATE_SERVICE_TOKEN_FILE",
+            "",
+        ),
+        (
+            EXECGATE,
+            &list,
+            "--service-uid",
+            "EXECGATE_SERVICE_UID",
+            "0,ada",
+        ),
+        (
+            EXECGATE,
+            &list,
+            "--log-format",
+            "EXECGATE_LOG_FORMAT",
+            "xml",
+        ),
+        (EXECGATE, &exec, "--policy-ca", "EXECGATE_POLICY_CA", ""),
+        (EXECGATE, &exec, "--journal", "EXECGATE_JOURNAL", ""),
+        (EXECGATE, &["audit"], "--data", "EXECGATE_POLICYD_DATA", ""),
+        (POLICYD, &policyd, "--tokens", "EXECGATE_POLICYD_TOKENS", ""),
+        (
+            POLICYD,
+            &policyd,
+            "--allow-uid",
+            "EXECGATE_POLICYD_ALLOW_UID",
+            "ada",
+        ),
+    ] {
+        let from = format!("the value is that of the variable {variable}");
+        let options = arguments.iter().take_while(|word| **word != "--");
+        let (options, rest) = arguments.split_at(options.count());
+        let run = |more: &[&str]| {
+            let mut command = Command::new(program);
+            command.args(options).args(more).args(rest);
+            process::run(command.env_clear().env(variable, value))
+        };
+        let wrong = format!("for '{option} <");
+        run(&[]).exits(2).prints("").says(&wrong).says(&from);
+        // What the command line says is its own.
+        let done = run(&[&format!("{option}={value}")]);
+        done.exits(2).says(&wrong);
+        assert!(!done.errors().contains(variable), "{done}");
+    }
+}
+
+#[test]
+fn a_path_to_write_that_is_not_there_is_to_be_made() {
+    let Some(shell) = Shell::find("bash") else {
+        return;
+    };
+    let home = directory();
+    let mut command = Command::new(EXECGATE);
+    command.args(["exec", "--policy", NOWHERE, "--shell"]);
+    command.arg(&shell.path);
+    command.args(["--write", "~/.cache/build", "--", "true"]);
+    let done = process::run(command.env_clear().env("HOME", home.path()));
+    let path = home.path().join(".cache/build");
+    done.exits(125).prints("").says(&format!(
+        "write {}: No such file or directory (os error 2); make it first",
+        path.display()
+    ));
 }
 
 #[test]
@@ -304,7 +403,7 @@ fn shells_and_manuals_know_the_programs() {
         .says("/nonexistent/x");
     let makefile = std::fs::read_to_string(repository().join("Makefile")).expect("a file");
     assert!(
-        makefile.contains("execgate manual"),
+        makefile.contains("/execgate manual $(DIST)/share/man/man1\n"),
         "`make install` takes them along"
     );
 }
