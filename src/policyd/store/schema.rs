@@ -533,9 +533,9 @@ fn says_otherwise(transaction: &Transaction<'_>, row: &Row<'_>) -> rusqlite::Res
         Some(Event::EventsLost(_)) => true,
         Some(Event::ExecRequested(exec)) => transaction
             .prepare_cached(
-                "SELECT EXISTS (SELECT 1 FROM events WHERE session_id = ?1 AND exec_id = ?2)",
+                "SELECT EXISTS (SELECT 1 FROM events WHERE session_id = ?1 AND exec_id = ?2 AND kind <> ?3)",
             )?
-            .query_row(params![row.session, number(exec.exec_id)], |row| row.get(0))?,
+            .query_row(params![row.session, number(exec.exec_id), ANSWERED], |row| row.get(0))?,
         _ => false,
     };
     if !may_be {
