@@ -296,7 +296,7 @@ fn answers(mut stream: &std::net::TcpStream, answer: &[u8]) {
 }
 
 fn what_is_no_policy_service_is_named_and_what_it_took_is_told_as_lost(shell: &Shell) {
-    let (kept, _connections) = std::sync::mpsc::channel();
+    let (kept, _connections) = std::sync::mpsc::sync_channel(1024);
     let silent = listening(move |stream| kept.send(stream).expect("the test goes on"));
     let closing = listening(|stream| answers(&stream, b""));
     let another = listening(|stream| answers(&stream, b"HTTP/1.1 400 Bad Request\r\n\r\n"));

@@ -296,7 +296,8 @@ fn a_service_that_is_gone_is_told_of() {
 fn request(address: &str, line: &str, head: &[&str], body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
-    let head: String = head.iter().map(|line| format!("{line}\r\n")).collect();
+    let head = head.iter().map(|line| format!("{line}\r\n"));
+    let head = head.collect::<Vec<_>>().concat();
     write!(
         stream,
         "{line} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {}\r\n{head}\r\n{body}",

@@ -1,5 +1,7 @@
 //! Copies of escalated programs, which a session can write and its gate has in memory.
 
+#![allow(clippy::expect_used, reason = "tests")]
+
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
@@ -45,10 +47,13 @@ impl ShellCommandExecutor for Confined {
 
 /// Makes what is in a file executable, with zeros behind it that take no room on a disk.
 fn extended(path: &Path, mebibytes: u64) {
-    let file = std::fs::File::options().write(true).open(path).unwrap();
-    file.set_len(mebibytes << 20).unwrap();
+    let file = std::fs::File::options()
+        .write(true)
+        .open(path)
+        .expect("a file");
+    file.set_len(mebibytes << 20).expect("a length");
     let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(path, mode).unwrap();
+    std::fs::set_permissions(path, mode).expect("a mode");
 }
 
 /// Asks for a program, as for a shell that says when it runs and stays: the request, and the answer.
@@ -59,7 +64,7 @@ async fn asked(session: &EscalationSession, program: &Path) -> (UnixStream, Stri
     });
     stream
         .write_all(&frame(request.to_string().as_bytes()))
-        .unwrap();
+        .expect("a gate that reads");
     let answer = read_frame(&stream).await;
     (stream, answer)
 }
