@@ -223,15 +223,16 @@ impl SessionsService {
             return Err(Status::not_found("no such session is known"));
         }
         let before = self.sessions.ended(&session);
-        if let Some((ended, why)) = self.ended_on_record(&session).await {
+        let on_record = self.ended_on_record(&session).await;
+        let termination = Termination {
+            session,
+            operator: operator.to_string(),
+            reason,
+            at: SystemTime::now(),
+        };
+        if let Some((ended, why)) = on_record {
             if before.is_none() {
                 // A gate that goes on with it all the same is told.
-                let termination = Termination {
-                    session,
-                    operator: operator.to_string(),
-                    reason,
-                    at: SystemTime::now(),
-                };
                 self.record(&termination).await?;
                 self.end(&termination);
             }
@@ -254,12 +255,6 @@ impl SessionsService {
                 Some(first),
             ));
         }
-        let termination = Termination {
-            session,
-            operator: operator.to_string(),
-            reason,
-            at: SystemTime::now(),
-        };
         self.record(&termination).await?;
         tracing::warn!(
             session = termination.session,

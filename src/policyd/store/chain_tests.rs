@@ -1,6 +1,6 @@
 //! What verification finds, and what is left after pruning and upgrades.
 
-use super::tests::{MADE_OLD, decided, event, gate, requested, started};
+use super::tests::{MADE_OLD, decided, event, gate, lost, requested, started};
 use super::*;
 
 fn answer(exec_id: u64) -> StoredAnswer {
@@ -346,17 +346,6 @@ fn prune_through(directory: &Path, position: i64) {
     let pruned = retention.prune(&mut connection, SystemTime::now());
     assert_eq!(pruned.expect("removed"), Pruned::Done);
     assert!(start < position);
-}
-
-fn lost(sequence: u64, first: u64, last: u64) -> v1::SessionRequest {
-    event(
-        sequence,
-        Event::EventsLost(v1::EventsLost {
-            first_sequence: first,
-            last_sequence: last,
-            count: last - first + 1,
-        }),
-    )
 }
 
 /// Opens a session once more, as what delivers the rest of it does.

@@ -1,11 +1,12 @@
 //! Tables, and how events become rows.
 
+use std::collections::HashMap;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use prost::Message;
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Statement, Transaction, params};
 
 use super::chain::{Entry, Link};
 use super::error::StoreError;
@@ -549,6 +550,43 @@ fn says_otherwise(transaction: &Transaction<'_>, row: &Row<'_>) -> rusqlite::Res
         .optional()?;
     let stored = stored.and_then(|stored| v1::SessionRequest::decode(&stored[..]).ok());
     Ok(stored.is_none_or(|stored| stored.event != request.event))
+}
+
+/// Whose the sessions are of events that are read in their order.
+pub(super) struct Gates<'a> {
+    known: HashMap<String, Option<GateIdentity>>,
+    /// Of a session whose beginning was removed its row still has it.
+    kept: Statement<'a>,
+}
+
+impl<'a> Gates<'a> {
+    /// With the rows of this table of sessions.
+    pub(super) fn kept_in(connection: &'a Connection, sessions: &str) -> rusqlite::Result<Self> {
+        let query = format!("SELECT gate FROM {sessions} WHERE session_id = ?1");
+        Ok(Self {
+            known: HashMap::new(),
+            kept: connection.prepare(&query)?,
+        })
+    }
+
+    /// Whose an event's session is, as far as that is known.
+    pub(super) fn of(&mut self, entry: &Entry<'_>) -> Option<&GateIdentity> {
+        let known = self.known.entry(entry.session.to_owned());
+        let gate = known.or_insert_with(|| {
+            let is_beginning = entry.kind == "session-started";
+            (!is_beginning)
+                .then(|| {
+                    self.kept
+                        .query_row([entry.session], |row| row.get::<_, Option<String>>(0))
+                })
+                .and_then(|read| read.ok().flatten())
+                .map(GateIdentity::from)
+        });
+        if let Some(shown) = entry.gate {
+            *gate = Some(GateIdentity::from(shown.to_owned()));
+        }
+        gate.as_ref()
+    }
 }
 
 /// Writes into the tables what an event says that is stored at this position.

@@ -52,7 +52,7 @@ pub(super) fn requested(sequence: u64, exec_id: u64) -> v1::SessionRequest {
     )
 }
 
-fn lost(sequence: u64, first: u64, last: u64) -> v1::SessionRequest {
+pub(super) fn lost(sequence: u64, first: u64, last: u64) -> v1::SessionRequest {
     event(
         sequence,
         Event::EventsLost(v1::EventsLost {

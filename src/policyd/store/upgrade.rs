@@ -6,14 +6,12 @@
 //! their positions in the order in which they were stored, and all other tables are made anew from them, so that what is
 //! proven of the events is proven of the tables as well.
 
-use std::collections::HashMap;
-
 use prost::Message;
 use rusqlite::{OptionalExtension, Transaction};
 
 use super::chain::{self, Entry, Link};
 use super::execs::Execs;
-use super::schema::{self, Repeat, Row};
+use super::schema::{self, Gates, Repeat, Row};
 use crate::pb::audit::v1::{AnswerMode, StoredAnswer};
 use crate::pb::v1;
 use crate::policyd::identity::GateIdentity;
@@ -172,8 +170,7 @@ fn list_anew(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
         entry.append(transaction, &mut head)?;
     }
     transaction.execute_batch("DELETE FROM execs; DELETE FROM lost_ranges;")?;
-    let mut gates: HashMap<String, Option<GateIdentity>> = HashMap::new();
-    let mut gate_of = transaction.prepare("SELECT gate FROM sessions WHERE session_id = ?1")?;
+    let mut gates = Gates::kept_in(transaction, "sessions")?;
     let mut statement = transaction.prepare(&format!(
         "SELECT {} FROM events ORDER BY position",
         Entry::COLUMNS
@@ -181,21 +178,7 @@ fn list_anew(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         Entry::with_read(row, |entry, stored| {
-            // Of a session whose beginning was removed its row still has it.
-            let known = gates.entry(entry.session.to_owned());
-            let gate = known.or_insert_with(|| {
-                let is_beginning = entry.kind == "session-started";
-                (!is_beginning)
-                    .then(|| {
-                        gate_of.query_row([entry.session], |row| row.get::<_, Option<String>>(0))
-                    })
-                    .and_then(|read| read.ok().flatten())
-                    .map(GateIdentity::from)
-            });
-            if let Some(shown) = entry.gate {
-                *gate = Some(GateIdentity::from(shown.to_owned()));
-            }
-            schema::replay(transaction, entry, stored.position, gate.as_ref())
+            schema::replay(transaction, entry, stored.position, gates.of(entry))
         })??;
     }
     Ok(())

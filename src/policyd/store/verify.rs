@@ -6,15 +6,14 @@
 //! What this can't show: that the chain as a whole isn't another one, made by somebody who can write the store,
 //! and that nothing was cut off at its end. For that, a link of it has to be noted elsewhere: an anchor.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags};
 
 use super::chain::{Entry, Link, PRUNED};
 use super::error::StoreError;
-use super::{reading, schema};
-use crate::policyd::identity::GateIdentity;
+use super::reading;
+use super::schema::{self, Gates};
 
 /// Columns that aren't compared as the others: how often a session called was counted from more than events in earlier
 /// versions, and whose it is can be told by any of its beginnings.
@@ -111,8 +110,7 @@ fn examine(connection: &Connection, anchors: &[Link]) -> rusqlite::Result<Verifi
         "SELECT {} FROM store.events ORDER BY position",
         Entry::COLUMNS
     ))?;
-    let mut gate_of =
-        transaction.prepare("SELECT gate FROM store.sessions WHERE session_id = ?1")?;
+    let mut gates = Gates::kept_in(&transaction, "store.sessions")?;
     let mut rows = statement.query([])?;
     while walk.broken.is_none()
         && let Some(row) = rows.next()?
@@ -122,21 +120,7 @@ fn examine(connection: &Connection, anchors: &[Link]) -> rusqlite::Result<Verifi
             if walk.broken.is_some() {
                 return Ok(());
             }
-            // Of a session whose beginning was removed its row still has it.
-            let known = walk.gates.entry(entry.session.to_owned());
-            let gate = known.or_insert_with(|| {
-                let is_beginning = entry.kind == "session-started";
-                (!is_beginning)
-                    .then(|| {
-                        gate_of.query_row([entry.session], |row| row.get::<_, Option<String>>(0))
-                    })
-                    .and_then(|read| read.ok().flatten())
-                    .map(GateIdentity::from)
-            });
-            if let Some(shown) = entry.gate {
-                *gate = Some(GateIdentity::from(shown.to_owned()));
-            }
-            schema::replay(&transaction, entry, stored.position, gate.as_ref())
+            schema::replay(&transaction, entry, stored.position, gates.of(entry))
         });
         match looked {
             Ok(written) => written?,
@@ -180,7 +164,6 @@ struct Walk<'a> {
     mismatch: Option<(Link, String)>,
     /// What the chain itself says of where it begins.
     said_start: Option<Vec<u8>>,
-    gates: HashMap<String, Option<GateIdentity>>,
 }
 
 impl<'a> Walk<'a> {
@@ -194,7 +177,6 @@ impl<'a> Walk<'a> {
             broken: None,
             mismatch: None,
             said_start: None,
-            gates: HashMap::new(),
         };
         walk.meet(start);
         walk
