@@ -796,6 +796,10 @@ fn session_terminated(
     Ok(())
 }
 
+/// The range of a session that begins last, of those that begin no later than a sequence.
+const LAST_TO_BEGIN_BY: &str = "SELECT first_sequence, last_sequence FROM lost_ranges
+     WHERE session_id = ?1 AND first_sequence <= ?2 ORDER BY first_sequence DESC LIMIT 1";
+
 /// Ranges of losses may repeat and overlap: kept as their union. No two of those that are kept overlap, so those that
 /// a new one does are neighbours.
 ///
@@ -819,19 +823,11 @@ fn events_lost(
             })
             .optional()
     };
-    // That which begins last, of those that begin no later than this ends: if it doesn't overlap, none does.
-    let below = range(
-        "SELECT first_sequence, last_sequence FROM lost_ranges
-         WHERE session_id = ?1 AND first_sequence <= ?2 ORDER BY first_sequence DESC LIMIT 1",
-        last,
-    )?;
+    // If that of those that begin no later than this ends doesn't overlap, none does.
+    let below = range(LAST_TO_BEGIN_BY, last)?;
     if let Some((_, end)) = below.filter(|(_, end)| *end >= first) {
         last = last.max(end);
-        let around = range(
-            "SELECT first_sequence, last_sequence FROM lost_ranges
-             WHERE session_id = ?1 AND first_sequence <= ?2 ORDER BY first_sequence DESC LIMIT 1",
-            first,
-        )?;
+        let around = range(LAST_TO_BEGIN_BY, first)?;
         if let Some((begin, _)) = around.filter(|(_, end)| *end >= first) {
             first = begin;
         }
