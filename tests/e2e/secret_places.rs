@@ -17,12 +17,14 @@ everywhere! {
 }
 
 /// Puts a file at each of the places, or into it where it is a directory, says which, and becomes the command. In mounts
-/// of its own: the machine's directories stay as they are.
+/// of its own: the machine's directories stay as they are. What is tested may have been built below one of them.
 const LAY_OUT: &str = r#"
 set -e
 umask 022
 mkdir -p "$UPPER"
 mount -t tmpfs none "$UPPER"
+mkdir "$UPPER/checkout"
+mount --bind "$CHECKOUT" "$UPPER/checkout"
 for directory in /etc /var/lib; do
     mkdir -p "$UPPER$directory/files" "$UPPER$directory/work"
     mount -t overlay none -o "lowerdir=$directory,upperdir=$UPPER$directory/files,workdir=$UPPER$directory/work" "$directory"
@@ -31,6 +33,10 @@ for directory in /run /tmp /dev/shm; do
     mount -t tmpfs none "$directory"
     chmod 1777 "$directory"
 done
+if test ! -d "$CHECKOUT"; then
+    mkdir -p "$CHECKOUT"
+    mount --bind "$UPPER/checkout" "$CHECKOUT"
+fi
 while IFS= read -r place; do
     test "$place" = /dev && place=/dev/shm
     test -d "$place" && place=$place/inside
@@ -91,6 +97,7 @@ fn what_the_page_on_security_lists_is_hidden_and_what_it_excepts_is_not(stage: S
             .args(command.get_args())
             .env_clear()
             .env("UPPER", stage.path("upper"))
+            .env("CHECKOUT", repository())
             .current_dir(stage.path("work"));
         for (name, value) in stage.command("").get_envs() {
             within.env(name, value.expect("a value"));

@@ -1,6 +1,7 @@
 //! Runs a script with a patched shell natively and under a gate in this process, and compares.
 
 use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -71,18 +72,29 @@ pub(crate) fn shells() -> Vec<Shell> {
     there
 }
 
-/// The probe, compiled once.
+/// The probe, compiled once: another process of these tests, which one of them starts, may execute it already.
 pub(crate) fn probe() -> &'static Path {
     static PROBE: LazyLock<PathBuf> = LazyLock::new(|| {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("probe");
+        let mut content = DefaultHasher::new();
+        include_str!("probe.c").hash(&mut content);
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let target = directory.join(format!("probe-{:x}", content.finish()));
+        if target.exists() {
+            return target;
+        }
+        let made = tempfile::NamedTempFile::new_in(directory).expect("a file");
+        let made = made.into_temp_path();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transparency/probe.c");
         let status = Command::new("cc")
             .args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
-            .arg(&target)
+            .arg(&made)
             .arg(source)
             .status()
             .expect("a C compiler");
         assert!(status.success());
+        if let Err(error) = made.persist_noclobber(&target) {
+            assert_eq!(error.error.kind(), std::io::ErrorKind::AlreadyExists);
+        }
         target
     });
     &PROBE
