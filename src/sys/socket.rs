@@ -179,8 +179,9 @@ pub fn send(
 /// Receives bytes and the descriptors that came with them.
 ///
 /// # Errors
-/// Whatever `recvmsg(2)` says; and [`io::ErrorKind::InvalidData`] where the message carried more
-/// descriptors than [`MAX_DESCRIPTORS`] (all of them are closed then).
+/// Whatever `recvmsg(2)` says; [`io::ErrorKind::InvalidData`] where the message carried more
+/// descriptors than [`MAX_DESCRIPTORS`], and [`io::ErrorKind::QuotaExceeded`] where this process may
+/// have no more of them (all that came are closed then).
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: Wait) -> io::Result<Received> {
     let mut part = libc::iovec {
         iov_base: buffer.as_mut_ptr().cast(),
@@ -204,10 +205,18 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: Wait) -> io::Res
     // Own them first: whatever is wrong with the message, they get closed.
     let descriptors = take_descriptors(&header);
     if header.msg_flags & libc::MSG_CTRUNC != 0 {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("a message carries more than {MAX_DESCRIPTORS} descriptors"),
-        ));
+        // The kernel says by the same flag that it could install no more.
+        return Err(if descriptors.len() < MAX_DESCRIPTORS {
+            io::Error::new(
+                io::ErrorKind::QuotaExceeded,
+                "the descriptors of a message can't be taken: the limit on open files (ulimit -n) is reached",
+            )
+        } else {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("a message carries more than {MAX_DESCRIPTORS} descriptors"),
+            )
+        });
     }
     Ok(Received {
         bytes: usize::try_from(bytes).unwrap_or(0),
@@ -282,6 +291,74 @@ mod tests {
         let fds = vec![left.as_fd(); MAX_DESCRIPTORS + 1];
         let error = send(left.as_fd(), b"x", &fds, Wait::Blocking).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+
+    /// One more than `send` sends.
+    fn send_too_many(socket: BorrowedFd<'_>) {
+        const COUNT: usize = MAX_DESCRIPTORS + 1;
+        #[allow(clippy::cast_possible_truncation, reason = "68 bytes")]
+        const BYTES: libc::c_uint = (COUNT * size_of::<RawFd>()) as libc::c_uint;
+        #[repr(align(8))]
+        struct Room([u8; 256]);
+        let mut part = libc::iovec {
+            iov_base: b"x".as_ptr().cast_mut().cast(),
+            iov_len: 1,
+        };
+        let mut room = Room([0; 256]);
+        // SAFETY: all zeroes is a valid msghdr.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iov = &raw mut part;
+        header.msg_iovlen = 1;
+        header.msg_control = room.0.as_mut_ptr().cast();
+        // SAFETY: CMSG_SPACE only computes.
+        header.msg_controllen = unsafe { libc::CMSG_SPACE(BYTES) } as _;
+        // SAFETY: the control buffer is aligned and larger than that.
+        let message = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
+        // SAFETY: CMSG_LEN only computes.
+        let length = unsafe { libc::CMSG_LEN(BYTES) };
+        // SAFETY: `message` points into `room`.
+        unsafe {
+            *message = libc::cmsghdr {
+                cmsg_len: length as _,
+                cmsg_level: libc::SOL_SOCKET,
+                cmsg_type: libc::SCM_RIGHTS,
+            };
+        }
+        // SAFETY: CMSG_DATA only computes.
+        let data = unsafe { libc::CMSG_DATA(message) };
+        let fds = [socket.as_raw_fd(); COUNT];
+        // SAFETY: the message has room for all of them, and the two don't overlap.
+        unsafe { std::ptr::copy_nonoverlapping(fds.as_ptr().cast(), data, BYTES as usize) };
+        // SAFETY: the header points to buffers that live until the call returns.
+        check(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, 0) }).unwrap();
+    }
+
+    #[test]
+    fn too_many_descriptors_are_told_from_too_few_places_for_them() {
+        let (left, right) = pair(Kind::Stream).unwrap();
+        send_too_many(left.as_fd());
+        let error = receive(right.as_fd(), &mut [0; 8], Wait::Blocking).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        assert_eq!(
+            error.to_string(),
+            "a message carries more than 16 descriptors"
+        );
+
+        send(left.as_fd(), b"x", &[left.as_fd(); 2], Wait::Blocking).unwrap();
+        let error = std::thread::spawn(move || {
+            // SAFETY: takes an integer; from here on this thread alone has the descriptors that it opens.
+            check(unsafe { libc::unshare(libc::CLONE_FILES) }).unwrap();
+            let mut all = Vec::new();
+            while let Ok(copy) = right.try_clone() {
+                all.push(copy);
+            }
+            all.pop();
+            receive(right.as_fd(), &mut [0; 8], Wait::Blocking).unwrap_err()
+        })
+        .join()
+        .unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::QuotaExceeded);
+        assert!(error.to_string().contains("ulimit -n"), "{error}");
     }
 
     #[test]
