@@ -5,6 +5,8 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO := cargo
 FUZZ_SECONDS ?= 60
+# Most of what tests do is to wait for processes.
+TEST_THREADS ?= $(shell echo $$(($$(nproc) + 4)))
 PYTHON_ENVIRONMENT := target/python
 
 .PHONY: help build install demo test test-all chaos fuzz lint deny bench dependencies test-dependencies \
@@ -94,7 +96,7 @@ test: test-dependencies build python lint deny
 	patches/build-shells.sh all --unpatched --prefix target/native --work target/shells-native
 	tests/shells/run.sh bash $(DIST)/libexec/execgate/bash target/native/libexec/execgate/bash-unpatched
 	tests/shells/run.sh zsh $(DIST)/libexec/execgate/zsh target/native/libexec/execgate/zsh-unpatched
-	$(CARGO) test --locked
+	RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test --locked
 
 test-all: test
 	tests/shells/upstream-suites.sh --work target/shells all
