@@ -412,6 +412,14 @@ mod tests {
         let narrow = room(usize::try_from(cost_kib(LONG + 1)).expect("small"));
         let others = narrow.of(GateIdentity::uid(2));
         let held = others.acquire(LONG + 1).await.expect("room");
+        // Cut short behind its header, which is still to be told.
+        let mut cut = arrival(long[..HEADER].to_vec(), &narrow);
+        assert!(cut.frame().now_or_never().is_none());
+        assert!(!cut.is_end_stream());
+        drop(held);
+        assert!(cut.frame().await.expect("more").is_err());
+        drop(cut);
+        let held = others.acquire(LONG + 1).await.expect("room");
         let mut arrival = arrival(long, &narrow);
         assert!(arrival.frame().now_or_never().is_none());
         assert!(!arrival.is_end_stream());

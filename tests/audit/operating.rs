@@ -137,7 +137,7 @@ async fn numbers_tell_who_asks_too_much_who_watches_and_how_long_rules_take() {
     }
     let text = metrics(&place);
     has(&text, "execgate_policyd_rate_limited_total 2");
-    // What is beyond the rate costs no look at the rules.
+    // What is beyond the rate is no verdict of the rules.
     let verdicts = "execgate_policyd_verdicts_total";
     has(
         &text,

@@ -293,6 +293,13 @@ async fn a_session_is_ended_for_a_reason_that_is_no_longer_than_a_reason_may_be(
     let stands =
         format!(", because: {reason}; its gate hasn't told its end yet; nothing was changed\n");
     assert!(said.ends_with(&stands), "{said}");
+    // What it is denied with is what the first one said.
+    let verdict = gate.ask(3, "git status").await.expect("an answer");
+    let Some(v1::verdict::Decision::Deny(deny)) = verdict.decision else {
+        panic!("{verdict:?}");
+    };
+    let denied = format!("the session was ended by operator:ada: {reason}");
+    assert_eq!(deny.reason, denied);
     let because = format!("terminated by operator:ada, because: {reason}");
     let began = Instant::now();
     loop {
@@ -426,6 +433,7 @@ async fn watching_begins_with_as_many_of_the_latest_events_as_are_asked_for() {
     let url = place.url();
     let (code, _, errors) = place.execgate(&["watch", "--service", &url, "--latest", "100001"]);
     assert_eq!(code, 2, "{errors}");
+    assert!(errors.contains("100001 is not in 0..=100000"), "{errors}");
 }
 
 #[tokio::test]

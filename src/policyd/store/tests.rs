@@ -245,6 +245,13 @@ fn a_page_of_what_events_have_ends_when_its_time_does_and_is_gone_on_from() {
     }
     let found = page(&connection, &Filter::default(), below, want).expect("read");
     assert_eq!((found.execs.len(), found.next), (0, None));
+    // What tables have is there at once.
+    let want = Want {
+        arguments: Arguments::Left,
+        ..want
+    };
+    let found = page(&connection, &Filter::default(), None, want).expect("read");
+    assert_eq!((found.execs.len(), found.next), (3, None));
 }
 
 #[test]

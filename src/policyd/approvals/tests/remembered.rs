@@ -65,7 +65,7 @@ fn changed(desk: &Desk, exec_id: u64, change: Change) -> Answered {
 #[tokio::test]
 #[allow(clippy::too_many_lines, reason = "a row for each difference")]
 async fn nothing_is_covered_that_the_operator_did_not_see() {
-    let others: [(&str, Change); 21] = [
+    let others: [(&str, Change); 22] = [
         ("user", |_, exec| {
             exec.process.get_or_insert_default().user_id = 0;
         }),
@@ -98,6 +98,9 @@ async fn nothing_is_covered_that_the_operator_did_not_see() {
         }),
         ("two variables for one", |_, exec| {
             exec.environment_names = vec![b"HOMETERM"[..].into()];
+        }),
+        ("names cut elsewhere", |_, exec| {
+            exec.environment_names = vec![b"HOMET"[..].into(), b"ERM"[..].into()];
         }),
         ("file at the path", |_, exec| {
             let executable = exec.executable.get_or_insert_default();

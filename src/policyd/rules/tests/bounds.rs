@@ -53,7 +53,7 @@ fn what_a_rule_says_is_bounded_and_the_most_is_taken() {
         (
             10_000,
             "[prefix_rule([\"a\"]) for _ in range(COUNT)]",
-            "more than 10000 rules",
+            "the file has more than 10000 rules",
         ),
     ] {
         let of = |count: usize| content.replace("COUNT", &count.to_string());
