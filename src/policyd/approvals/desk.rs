@@ -200,8 +200,12 @@ impl Desk {
                 entry.waiter = Some(waiter.clone());
                 entry.away_since = None;
                 let answered = pending(&entry.recorded.approval, now);
-                state.keep(number, question);
-                return answered;
+                let Err((code, reason)) = state.keep(number, question) else {
+                    return answered;
+                };
+                let closing = Closing::by_nobody(pb::ApprovalState::Withdrawn, &*reason, now);
+                self.close(state, number, closing);
+                return refused(code, reason);
             }
             if is_same && let Some(decided) = approval::decided(approval) {
                 return Answered::Decided(Box::new(decided));
@@ -228,15 +232,8 @@ impl Desk {
         };
         let asked = state.asked(question);
         let size = size_in_memory(&recorded.approval) + asked.size;
-        let most = self::state::WAITING_BYTES_OF_ONE_SESSION;
-        if size > most {
-            let reason = format!(
-                "the command and its variables take {size} bytes, and one that waits for a person {most} at most"
-            );
-            return refused(CODE_TOO_LONG, reason);
-        }
-        if let Some(full) = state.full(question, size) {
-            return refused(CODE_OVERLOADED, full);
+        if let Err((code, reason)) = state.has_room(question, size, None) {
+            return refused(code, reason);
         }
         let answered = pending(&recorded.approval, now);
         state.insert(recorded.clone(), Some(asked), Some(waiter.clone()), None);

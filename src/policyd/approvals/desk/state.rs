@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::Control;
 use crate::pb::approval::v1 as pb;
 use crate::pb::v1;
-use crate::policyd::approvals::approval::{self, Question};
+use crate::policyd::approvals::approval::{self, CODE_OVERLOADED, CODE_TOO_LONG, Question};
 use crate::policyd::approvals::grants::Grants;
 use crate::policyd::approvals::ledger::Recorded;
 use crate::policyd::rules::SessionFacts;
@@ -24,12 +24,15 @@ pub(in crate::policyd) const WAITING_OF_ONE_SESSION: usize = 256;
 /// Most bytes that they take: in all, of one gate, and of one session.
 pub(in crate::policyd::approvals) const WAITING_BYTES: usize = 64 << 20;
 const WAITING_BYTES_OF_ONE_GATE: usize = 16 << 20;
-pub(super) const WAITING_BYTES_OF_ONE_SESSION: usize = 8 << 20;
+const WAITING_BYTES_OF_ONE_SESSION: usize = 8 << 20;
 /// Most closed approvals that are kept to be told of, and most bytes that they take.
 pub(in crate::policyd) const CLOSED: usize = 4_096;
 pub(in crate::policyd::approvals) const CLOSED_BYTES: usize = 64 << 20;
 /// Letters of ids: none that are taken for another.
 const LETTERS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+/// Why a question can't wait for a person: a code, and words.
+pub(super) type NoRoom = (&'static str, String);
 
 static NO_ID: Throttle = Throttle::new(Duration::from_secs(5));
 
@@ -120,27 +123,25 @@ impl State {
         Some(recorded)
     }
 
-    /// Keeps a question as it is asked now, with the approval that it has.
-    pub(super) fn keep(&mut self, number: u64, question: &Question<'_>) {
-        let known = self
-            .entries
-            .get(&number)
-            .and_then(|entry| entry.asked.as_ref());
+    /// Keeps a question as it is asked now, with the approval that it has. There may be more of it than before.
+    pub(super) fn keep(&mut self, number: u64, question: &Question<'_>) -> Result<(), NoRoom> {
+        let Some(entry) = self.entries.get(&number).filter(|entry| entry.is_open()) else {
+            return Ok(());
+        };
+        let known = entry.asked.as_ref();
         if known.is_some_and(|asked| asked.is_of(question)) {
-            return;
+            return Ok(());
         }
         let asked = self.asked(question);
-        let Some(entry) = self
-            .entries
-            .get_mut(&number)
-            .filter(|entry| entry.is_open())
-        else {
-            return;
-        };
-        self.waiting_bytes -= entry.size;
-        entry.size = size_in_memory(&entry.recorded.approval) + asked.size;
-        entry.asked = Some(Arc::new(asked));
-        self.waiting_bytes += entry.size;
+        let size = size_in_memory(&entry.recorded.approval) + asked.size;
+        self.has_room(question, size, Some(number))?;
+        if let Some(entry) = self.entries.get_mut(&number) {
+            self.waiting_bytes -= entry.size;
+            entry.size = size;
+            entry.asked = Some(Arc::new(asked));
+            self.waiting_bytes += size;
+        }
+        Ok(())
     }
 
     /// What is kept of a question besides what its approval has of it.
@@ -196,9 +197,38 @@ impl State {
         meant.map(|(number, _)| *number).collect()
     }
 
-    /// Why no more may wait, in words. `size` is what one more takes in memory.
-    pub(super) fn full(&self, question: &Question<'_>, size: usize) -> Option<String> {
-        let open = || self.entries.values().filter(|entry| entry.is_open());
+    /// Whether one of this size in memory may wait, in the place of the approval of this number if there is one.
+    pub(super) fn has_room(
+        &self,
+        question: &Question<'_>,
+        size: usize,
+        in_place_of: Option<u64>,
+    ) -> Result<(), NoRoom> {
+        let most = WAITING_BYTES_OF_ONE_SESSION;
+        if size > most {
+            let reason = format!(
+                "the command and its variables take {size} bytes, and one that waits for a person {most} at most"
+            );
+            return Err((CODE_TOO_LONG, reason));
+        }
+        let full = self.full(question, size, in_place_of);
+        full.map_or(Ok(()), |reason| Err((CODE_OVERLOADED, reason)))
+    }
+
+    /// Why no more may wait, in words.
+    fn full(
+        &self,
+        question: &Question<'_>,
+        size: usize,
+        in_place_of: Option<u64>,
+    ) -> Option<String> {
+        let open = || {
+            let others = self
+                .entries
+                .iter()
+                .filter(|(number, entry)| entry.is_open() && Some(**number) != in_place_of);
+            others.map(|(_, entry)| entry)
+        };
         let add = |(count, bytes), entry: &Entry| (count + 1, bytes + entry.size);
         let (of_gate, bytes_of_gate) = open()
             .filter(|entry| entry.gate() == question.session.gate.as_str())
@@ -206,7 +236,11 @@ impl State {
         let (of_session, bytes_of_session) = open()
             .filter(|entry| entry.session() == question.session.id)
             .fold((0, size), add);
-        if self.waiting >= WAITING_IN_ALL || self.waiting_bytes + size > WAITING_BYTES {
+        let own = in_place_of.and_then(|number| self.entries.get(&number));
+        let (waiting, bytes) = own.map_or((self.waiting, self.waiting_bytes), |own| {
+            (self.waiting - 1, self.waiting_bytes - own.size)
+        });
+        if waiting >= WAITING_IN_ALL || bytes + size > WAITING_BYTES {
             return Some("too many commands wait for a person already".to_owned());
         }
         if of_gate >= WAITING_OF_ONE_GATE {

@@ -148,6 +148,68 @@ fn what_was_closed_is_bounded_in_memory() {
     }
 }
 
+/// What isn't shown of a question may be another each time, and is kept as it was asked last.
+#[test]
+fn what_is_asked_again_has_no_more_room_than_what_is_asked_first() {
+    let desk = desk();
+    let asker = of_gate("gate", 1);
+    let now = SystemTime::now();
+    let with = |exec_id, bytes: usize| {
+        let mut exec = exec(exec_id, "x");
+        exec.environment_variables.push(v1::EnvironmentVariable {
+            value: vec![b'x'; bytes].into(),
+            ..v1::EnvironmentVariable::default()
+        });
+        exec
+    };
+    let code = |answered| match answered {
+        Answered::Decided(decided) => decided.verdict.reason_code,
+        Answered::Pending { .. } => "pending".to_owned(),
+    };
+    for exec_id in 1..=9 {
+        assert_eq!(code(asker.put(&desk, &with(exec_id, 0), now)), "pending");
+    }
+    // Smaller, larger and as large as before: the place is its own.
+    for bytes in [5 << 20, 1 << 20, 7 << 20, 1 << 20] {
+        assert_eq!(code(asker.put(&desk, &with(1, bytes), now)), "pending");
+    }
+    for exec_id in 2..=7 {
+        let again = asker.put(&desk, &with(exec_id, 1 << 20), now);
+        assert_eq!(code(again), "pending", "{exec_id}");
+    }
+    let id = |exec_id: u64| {
+        let open = desk.watch().0;
+        let mut ids = open
+            .iter()
+            .filter(|it| it.exec.as_ref().is_some_and(|it| it.exec_id == exec_id));
+        ids.next()
+            .map(|it| it.approval_id.clone())
+            .expect("it is open")
+    };
+    for (exec_id, bytes, refused, says) in [
+        (
+            8,
+            1 << 20,
+            "approval.overloaded",
+            "commands of this session of 8 MiB wait",
+        ),
+        (
+            9,
+            15 << 20,
+            "approval.too_long",
+            "the command and its variables take",
+        ),
+    ] {
+        let id = id(exec_id);
+        assert_eq!(code(asker.put(&desk, &with(exec_id, bytes), now)), refused);
+        let closed = desk.get(&id).expect("it is known");
+        assert_eq!(closed.state(), pb::ApprovalState::Withdrawn);
+        let note = closed.resolution.expect("how it was closed").note;
+        assert!(note.starts_with(says), "{note}");
+    }
+    assert_eq!(desk.waiting().values().sum::<u32>(), 7);
+}
+
 /// None of them has bytes to speak of, and nobody can judge them.
 #[test]
 fn more_arguments_than_anybody_reads_are_denied_and_so_is_a_program_of_which_too_much_is_told() {
