@@ -373,6 +373,8 @@ fn check(connection: &Transaction<'_>, path: &Path) -> Result<i64, StoreError> {
     Ok(version)
 }
 
+/// What a session's beginning is called.
+pub(super) const BEGINNING: &str = "session-started";
 /// What an answer is called that stands by itself: it was given later than its question, or once more.
 const ANSWERED: &str = "exec-answered";
 /// What it is called that a session's gate was told to end it.
@@ -425,7 +427,7 @@ pub(super) fn enum_name(name: &str, prefix: &str) -> String {
 
 pub(super) fn kind(event: Option<&Event>) -> (&'static str, Option<u64>) {
     match event {
-        Some(Event::SessionStarted(_)) => ("session-started", None),
+        Some(Event::SessionStarted(_)) => (BEGINNING, None),
         Some(Event::ExecRequested(exec)) => ("exec-requested", Some(exec.exec_id)),
         Some(Event::ExecReused(reused)) => {
             ("exec-reused", reused.exec.as_ref().map(|exec| exec.exec_id))
@@ -465,6 +467,8 @@ pub(super) fn write<'a>(
     {
         return Ok(Written::Foreign(owner));
     }
+    // One that goes on though all of it was removed begins with whatever comes next, which has to say whose it is.
+    let says_whose = is_beginning || !is_listed(transaction, row.session)?;
     let received = system_nanoseconds(row.received);
     let time = time_nanoseconds(request.event_time);
     let (kind, exec_id) = match (&request.event, row.answer) {
@@ -492,7 +496,7 @@ pub(super) fn write<'a>(
         received,
         kind,
         exec_id: exec_id.map(number),
-        gate: row.gate.filter(|_| is_beginning).map(GateIdentity::as_str),
+        gate: row.gate.filter(|_| says_whose).map(GateIdentity::as_str),
         payload: &payload,
         answer: answer.as_deref(),
     };
@@ -512,6 +516,9 @@ pub(super) fn write<'a>(
             ..entry
         };
         again.append(transaction, head)?;
+    }
+    if !is_repeat {
+        session_goes_on(transaction, &entry, head.position)?;
     }
     tables(
         transaction,
@@ -573,7 +580,7 @@ impl<'a> Gates<'a> {
     pub(super) fn of(&mut self, entry: &Entry<'_>) -> Option<&GateIdentity> {
         let known = self.known.entry(entry.session.to_owned());
         let gate = known.or_insert_with(|| {
-            let is_beginning = entry.kind == "session-started";
+            let is_beginning = entry.kind == BEGINNING;
             (!is_beginning)
                 .then(|| {
                     self.kept
@@ -608,6 +615,7 @@ pub(super) fn replay(
         answer: answer.as_ref(),
         received: SystemTime::UNIX_EPOCH,
     };
+    session_goes_on(transaction, entry, position)?;
     let mut execs = Execs::default();
     tables(
         transaction,
@@ -692,6 +700,31 @@ fn owner(transaction: &Transaction<'_>, session: &str) -> rusqlite::Result<Optio
     Ok(gate.flatten().map(GateIdentity::from))
 }
 
+fn is_listed(transaction: &Transaction<'_>, session: &str) -> rusqlite::Result<bool> {
+    transaction
+        .prepare_cached("SELECT EXISTS (SELECT 1 FROM sessions WHERE session_id = ?1)")?
+        .query_row([session], |row| row.get(0))
+}
+
+/// Lists a session again of which all that there was has been removed: an event says whose it is that isn't its beginning.
+fn session_goes_on(
+    transaction: &Transaction<'_>,
+    entry: &Entry<'_>,
+    position: i64,
+) -> rusqlite::Result<()> {
+    let Some(gate) = entry.gate.filter(|_| entry.kind != BEGINNING) else {
+        return Ok(());
+    };
+    transaction
+        .prepare_cached(
+            "INSERT OR IGNORE INTO sessions
+                 (session_id, received_ns, calls, labels, gate, first_position)
+             VALUES (?1, ?2, 1, '{}', ?3, ?4)",
+        )?
+        .execute(params![entry.session, entry.received, gate, position])?;
+    Ok(())
+}
+
 fn session_started(
     transaction: &Transaction<'_>,
     row: &Row<'_>,
@@ -714,7 +747,19 @@ fn session_started(
                   gate, first_position)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
              ON CONFLICT (session_id) DO UPDATE SET
-                 calls = max(calls, excluded.calls), gate = coalesce(gate, excluded.gate)",
+                 calls = max(calls, excluded.calls), gate = coalesce(gate, excluded.gate),
+                 started_ns = coalesce(started_ns, excluded.started_ns),
+                 hostname = coalesce(hostname, excluded.hostname),
+                 platform = coalesce(platform, excluded.platform),
+                 gate_version = coalesce(gate_version, excluded.gate_version),
+                 user_id = coalesce(user_id, excluded.user_id),
+                 group_id = coalesce(group_id, excluded.group_id),
+                 user_name = coalesce(user_name, excluded.user_name),
+                 workdir = coalesce(workdir, excluded.workdir),
+                 command_line = coalesce(command_line, excluded.command_line),
+                 labels = iif(sandbox IS NULL, excluded.labels, labels),
+                 sandbox = coalesce(sandbox, excluded.sandbox),
+                 enforcement = coalesce(enforcement, excluded.enforcement)",
         )?
         .execute(params![
             row.session,

@@ -552,6 +552,75 @@ fn a_store_of_the_fourth_version_gets_a_place_for_who_ended_a_session() {
     assert_eq!(verified, Verified::Intact);
 }
 
+/// Its gate calls on as before: it doesn't know.
+#[test]
+fn a_session_goes_on_though_all_of_it_was_removed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let retention = Retention {
+        age: Some(Duration::ZERO),
+        size: None,
+    };
+    let open = || Store::open_keeping(directory.path(), retention).expect("a store");
+    let intact = |what: &str| {
+        let found = verify(directory.path(), &[]).expect("read").verified;
+        assert_eq!(found, Verified::Intact, "{what}");
+    };
+    let listed = || {
+        let connection = open_for_reading(directory.path()).expect("a store");
+        let want = Want {
+            execs: 9,
+            arguments: Arguments::Read,
+            within: Duration::MAX,
+        };
+        let found = page(&connection, &Filter::default(), None, want).expect("read");
+        let execs = found.execs.into_iter();
+        let execs = execs.map(|exec| (exec.exec_id, exec.gate, exec.hostname));
+        execs.collect::<Vec<_>>()
+    };
+    let exec = |exec_id, hostname: &str| (exec_id, "token:a".to_owned(), hostname.to_owned());
+    let store = open();
+    let mut journal = Journal::begin(&store, SESSION, &gate("a"), started(1, None));
+    journal.record(requested(2, 1), None);
+    let mut ended = requested(4, 3);
+    ended.event = Some(Event::SessionEnded(v1::SessionEnded::default()));
+    for sequence in [3, 5] {
+        store.prune();
+        journal.record(requested(sequence, sequence), None);
+        if sequence == 3 {
+            journal.record(ended.clone(), None);
+        }
+    }
+    store.close();
+    intact("it goes on");
+    assert_eq!(listed(), [exec(5, "")]);
+
+    // A later beginning says the rest, and nobody else has it meanwhile.
+    let store = Store::open(directory.path()).expect("a store");
+    let mut again = started(0, Some(v1::Resumption::default()));
+    if let Some(Event::SessionStarted(started)) = &mut again.event {
+        started.gate = Some(v1::GateInfo {
+            hostname: "build-7".to_owned(),
+            ..v1::GateInfo::default()
+        });
+        started.labels.insert("job".to_owned(), "42".to_owned());
+    }
+    let mut journal = Journal::begin(&store, SESSION, &gate("a"), again.clone());
+    journal.record(requested(6, 6), None);
+    let other = Journal::begin(&store, SESSION, &gate("b"), again);
+    store.close();
+    drop(other);
+    intact("it is told of again");
+    assert_eq!(listed(), [exec(6, "build-7"), exec(5, "build-7")]);
+    let labels = "SELECT count(*) FROM sessions WHERE labels = '{\"job\":\"42\"}'";
+    assert_eq!(count(directory.path(), labels), 1);
+
+    let store = open();
+    store.prune();
+    store.close();
+    intact("it is removed as well");
+    assert_eq!(count(directory.path(), "SELECT count(*) FROM sessions"), 0);
+}
+
 #[test]
 fn the_note_of_what_was_removed_is_the_last_event_for_all_who_follow() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -105,7 +105,7 @@ pub(super) fn upgrade(transaction: &Transaction<'_>, version: i64) -> rusqlite::
             received,
             kind,
             exec_id,
-            gate: gate.as_deref().filter(|_| kind == "session-started"),
+            gate: gate.as_deref().filter(|_| kind == schema::BEGINNING),
             payload,
             answer: encoded.as_deref(),
         };
