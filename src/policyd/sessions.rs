@@ -167,7 +167,7 @@ pub(super) fn denied(exec_id: u64, words: &str) -> v1::Verdict {
 }
 
 /// Lists sessions, and ends them.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct SessionsService {
     pub(super) sessions: Sessions,
     pub(super) owners: Owners,
@@ -191,13 +191,18 @@ impl SessionsService {
         })
     }
 
-    /// On disk before it has any effect.
+    /// It is in force already, whatever the disk does.
     async fn record(&self, termination: &Termination) -> Result<(), Status> {
         let Some(ledger) = &self.ledger else {
             return Ok(());
         };
         let written = ledger.write_termination(termination.clone()).await;
-        written.map_err(|error| Status::unavailable(format!("the session isn't ended: {error}")))
+        written.map_err(|error| {
+            Status::unavailable(format!(
+                "the session is ended, but {error}: where the service is started anew, the session may go on; see to the \
+                 disk, and end it once more to have that written"
+            ))
+        })
     }
 
     /// Has a session end, and nothing of it wait for a person.
@@ -233,9 +238,9 @@ impl SessionsService {
         if let Some((ended, why)) = on_record {
             if before.is_none() {
                 // A gate that goes on with it all the same is told.
-                self.record(&termination).await?;
                 self.end(&termination);
             }
+            self.record(before.as_ref().unwrap_or(&termination)).await?;
             // One that ended by itself was ended by nobody, though somebody said afterwards that it must not go on.
             let by_itself = !matches!(why.as_str(), "terminated" | "gate-failed");
             return Ok(pb::TerminateSessionResponse {
@@ -248,14 +253,14 @@ impl SessionsService {
             });
         }
         if let Some(first) = before {
-            // Its gate may not have read it.
+            // Its gate may not have read it, nor the disk have taken it.
             self.end(&first);
+            self.record(&first).await?;
             return Ok(response(
                 pb::TerminateOutcome::TerminatedBefore,
                 Some(first),
             ));
         }
-        self.record(&termination).await?;
         tracing::warn!(
             session = termination.session,
             by = termination.operator,
@@ -263,12 +268,14 @@ impl SessionsService {
             "a session is ended by an operator"
         );
         let outcome = self.end(&termination);
-        Ok(match self.sessions.ended(&termination.session) {
+        let first = self.sessions.ended(&termination.session);
+        let first = first.unwrap_or_else(|| termination.clone());
+        self.record(&first).await?;
+        Ok(if first == termination {
+            response(outcome, Some(termination))
+        } else {
             // Two came at once.
-            Some(first) if first != termination => {
-                response(pb::TerminateOutcome::TerminatedBefore, Some(first))
-            }
-            _ => response(outcome, Some(termination)),
+            response(pb::TerminateOutcome::TerminatedBefore, Some(first))
         })
     }
 }
@@ -353,7 +360,15 @@ impl SessionService for SessionsService {
                 reason.len()
             )));
         }
-        let ended = self.terminate(session_id, reason, &caller.operator).await;
+        // What has been begun is done, whether its caller waits for it or not.
+        let service = self.clone();
+        let terminating = tokio::spawn(async move {
+            let operator = &caller.operator;
+            service.terminate(session_id, reason, operator).await
+        });
+        let ended = terminating
+            .await
+            .map_err(|error| Status::internal(error.to_string()))?;
         ended.map(Response::new)
     }
 }

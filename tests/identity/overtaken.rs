@@ -17,22 +17,36 @@ const ASKS: &str =
     "prefix_rule([\"true\"], \"ask\", execution = \"unsandboxed\", within = \"10m\")";
 
 struct Stage {
+    /// What the service is started with besides.
+    more: &'static [&'static str],
     place: Place,
     /// There unless it is being started anew.
     service: Option<Service>,
     channel: Channel,
 }
 
+fn serve(place: &Place, more: &'static [&'static str]) -> Service {
+    let operators = place.path("operators");
+    let mut arguments: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![&"--operators", &operators];
+    arguments.extend(more.iter().map(|word| word as &dyn AsRef<std::ffi::OsStr>));
+    place.serve(&arguments)
+}
+
 impl Stage {
     async fn new() -> Self {
+        Self::with(&[]).await
+    }
+
+    async fn with(more: &'static [&'static str]) -> Self {
         let place = Place::new();
         std::fs::write(place.path("x.rules"), ASKS).expect("rules");
         let line = format!("ada {}\n", digest("op"));
         std::fs::write(place.path("operators"), line).expect("a file");
         place.secret("op.token", "op");
-        let service = place.serve(&[&"--operators", &place.path("operators")]);
+        let service = serve(&place, more);
         let channel = connect(&service.address).await;
         Self {
+            more,
             place,
             service: Some(service),
             channel,
@@ -47,8 +61,7 @@ impl Stage {
         self.service().signal("TERM");
         self.service().wait_for_log("stopping").await;
         self.service = None;
-        let operators = self.place.path("operators");
-        let service = self.place.serve(&[&"--operators", &operators]);
+        let service = serve(&self.place, self.more);
         self.channel = connect(&service.address).await;
         self.service = Some(service);
     }
@@ -273,6 +286,81 @@ async fn a_decision_that_was_forgotten_does_not_come_back() {
         assert!(matches!(done.status.code(), Some(0 | 4)), "{done}");
         stage.restart().await;
         stage.operate(&remembered).exits(0).prints("none\n");
+    })
+    .await;
+}
+
+/// The kill switch waits for no disk, and who uses it is told what a restart would forget.
+#[tokio::test]
+async fn a_session_is_ended_at_once_though_the_disk_can_not_take_that() {
+    scenario(async {
+        let mut stage = Stage::new().await;
+        let mut call = stage.open(1, started(SESSION, None)).await;
+        call.tell(2, requested(1)).await;
+        pending(&mut call, 1).await;
+        let path = stage.place.path("data/operations.sqlite");
+        let database = rusqlite::Connection::open(path).expect("a database");
+        database
+            .execute_batch(
+                "CREATE TRIGGER broken BEFORE INSERT ON terminations BEGIN SELECT RAISE(ABORT, 'no disk'); END",
+            )
+            .expect("a trigger");
+        let terminate = ["sessions", "terminate", SESSION];
+        let done = stage.operate(&terminate);
+        assert!(!done.status.success(), "{done}");
+        done.says("the session is ended, but it couldn't be recorded: ")
+            .says("no disk")
+            .says("end it once more");
+        ends(&mut call).await;
+        assert_eq!(denied(&mut call, 1).await.0, "session.terminated");
+        call.tell(3, requested(2)).await;
+        assert_eq!(denied(&mut call, 2).await.0, "session.terminated");
+        database.execute_batch("DROP TRIGGER broken").expect("dropped");
+        let told = stage.json(&terminate);
+        assert_eq!(told["terminated_by"], "operator:ada", "{told}");
+        drop(call);
+        stage.restart().await;
+        let mut again = stage.open(0, started(SESSION, Some(4))).await;
+        ends(&mut again).await;
+    })
+    .await;
+}
+
+/// They were counted when they were asked about first, and come all at once.
+#[tokio::test]
+async fn what_waits_for_a_person_is_within_the_rate_when_its_gate_comes_back() {
+    scenario(async {
+        let mut stage = Stage::with(&["--execs-per-second", "1"]).await;
+        let mut call = stage.open(1, started(SESSION, None)).await;
+        let mut waiting = Vec::new();
+        let mut exec_id = 0;
+        while waiting.len() < 3 {
+            exec_id += 1;
+            call.tell(exec_id + 1, requested(exec_id)).await;
+            match told(&mut call).await {
+                Answer::VerdictPending(_) => waiting.push(exec_id),
+                Answer::Verdict(verdict) => assert_eq!(verdict.reason_code, "gate.rate_limited"),
+                other => panic!("{other:?}"),
+            }
+        }
+        drop(call);
+        stage.restart().await;
+        let mut again = stage.open(0, started(SESSION, Some(exec_id + 2))).await;
+        for exec_id in &waiting {
+            again.tell(0, requested(*exec_id)).await;
+            pending(&mut again, *exec_id).await;
+        }
+        // Whoever asks about the same once more asks as everybody does.
+        let mut limited = false;
+        for _ in 0..9 {
+            again.tell(0, requested(waiting[0])).await;
+            match told(&mut again).await {
+                Answer::Verdict(verdict) => limited |= verdict.reason_code == "gate.rate_limited",
+                Answer::VerdictPending(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(limited);
     })
     .await;
 }

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use crate::model::Enforcement;
 use crate::pb::approval::v1::{self as pb, approval::Effect};
 use crate::pb::v1;
-use crate::policyd::rules::{Ask, Ruling, SessionFacts};
+use crate::policyd::rules::{Ask, Ruling, SessionFacts, is_called_by_its_name};
 use crate::policyd::service::decision_message;
 use crate::policyd::text;
 
@@ -72,7 +72,8 @@ pub(in crate::policyd) fn digest_of(exec: &v1::ExecRequested) -> QuestionDigest 
 }
 
 /// Names what else a command depends on: the set of names in its environment, but for those that shells set
-/// and take away by themselves, and which files the program and the interpreters of a script are.
+/// and take away by themselves, what it is called where that isn't its own name, and which files the program and the
+/// interpreters of a script are.
 pub(super) fn circumstances_digest(exec: &v1::ExecRequested) -> [u8; 32] {
     let mut names: Vec<&[u8]> = exec
         .environment_names
@@ -91,6 +92,11 @@ pub(super) fn circumstances_digest(exec: &v1::ExecRequested) -> [u8; 32] {
     part(&(names.len() as u64).to_le_bytes());
     for name in names {
         part(name);
+    }
+    // Some programs are another by it.
+    match exec.arguments.first() {
+        Some(name) if !is_called_by_its_name(&exec.file, &exec.arguments) => part(name),
+        _ => part(b""),
     }
     let mut next = exec.executable.as_ref();
     while let Some(executable) = next {
@@ -309,8 +315,14 @@ pub(super) fn denied_by(who: &str, note: &str) -> String {
 /// The command of an approval, on one line, fit for a terminal.
 pub(super) fn command_line(approval: &pb::Approval, limit: usize) -> String {
     let exec = approval.exec.clone().unwrap_or_default();
-    let words = std::iter::once(&exec.file[..]);
+    let called = match exec.arguments.first() {
+        Some(name) if !is_called_by_its_name(&exec.file, &exec.arguments) => {
+            vec![&b"exec"[..], b"-a", name]
+        }
+        _ => Vec::new(),
+    };
     let arguments = exec.arguments.iter().skip(1).map(|word| &word[..]);
+    let words = called.into_iter().chain([&exec.file[..]]);
     text::command_line(words.chain(arguments), limit)
 }
 

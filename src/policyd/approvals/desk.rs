@@ -516,6 +516,14 @@ impl Desk {
         }
     }
 
+    /// Whether an exec waits for a person whose gate hasn't asked again since its call, or the service, ended.
+    pub(in crate::policyd) fn awaits_its_gate(&self, session: &str, exec: u64) -> bool {
+        let state = self.lock();
+        let number = state.by_exec.get(&(session.to_owned(), exec));
+        let entry = number.and_then(|number| state.entries.get(number));
+        entry.is_some_and(|entry| entry.is_open() && entry.waiter.is_none())
+    }
+
     /// How many execs of each session wait.
     pub(in crate::policyd) fn waiting(&self) -> HashMap<String, u32> {
         let mut counts = HashMap::new();

@@ -166,4 +166,26 @@ mod tests {
         assert_eq!(line.matches("\\x01").count(), noise.len());
         assert_eq!(super::approval(&approval)["command_line"], line);
     }
+
+    #[test]
+    fn a_program_that_is_called_by_another_name_is_seen_to_be() {
+        for (name, line) in [
+            ("tool", "/opt/tool x"),
+            ("/elsewhere/tool", "/opt/tool x"),
+            ("rm", "exec -a rm /opt/tool x"),
+            ("-tool", "exec -a -tool /opt/tool x"),
+            ("", "exec -a '' /opt/tool x"),
+        ] {
+            let words = [name.as_bytes(), b"x"];
+            let approval = pb::Approval {
+                exec: Some(pb::AskedExec {
+                    file: prost::bytes::Bytes::from_static(b"/opt/tool"),
+                    arguments: words.map(prost::bytes::Bytes::copy_from_slice).to_vec(),
+                    ..pb::AskedExec::default()
+                }),
+                ..pb::Approval::default()
+            };
+            assert_eq!(command_line(&approval), line);
+        }
+    }
 }

@@ -39,6 +39,7 @@ pub use error::RulesError;
 pub use facts::{EnvironmentFact, ExecFacts, SessionFacts, UserFacts};
 pub use load::MAX_FILE_SIZE;
 pub(in crate::policyd) use options::may_have as may_have_option;
+pub(in crate::policyd) use prefix::is_called_by_its_name;
 pub(crate) use sources::files;
 
 use crate::model::{EscalationDecision, EscalationTerms};
@@ -340,7 +341,14 @@ fn strictest(opinions: &[Arc<Opinion>]) -> Option<usize> {
 }
 
 fn no_match(facts: &ExecFacts<'_>) -> String {
-    format!("no rule matches {}", text::command_line([facts.file], 200))
+    let program = text::command_line([facts.file], 200);
+    match facts.argv.first() {
+        Some(name) if !is_called_by_its_name(facts.file, &facts.argv) => format!(
+            "no rule matches {program} by the name of {}",
+            text::command_line([*name], 200)
+        ),
+        _ => format!("no rule matches {program}"),
+    }
 }
 
 fn ruling(opinion: &Opinion, reason_of_denial: impl FnOnce() -> String) -> Ruling {

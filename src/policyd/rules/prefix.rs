@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::answer::Opinion;
+use super::answer::{Answer, Opinion};
 use super::facts::ExecFacts;
 use crate::policyd::text;
 
@@ -30,8 +30,15 @@ pub(super) struct PrefixRule {
 }
 
 impl PrefixRule {
+    /// Whether a command of this rule's programs is one that it admits.
+    fn admits_command(&self, file: &[u8], argv: &[&[u8]]) -> bool {
+        // Argument zero is the asker's own choice, and admits nothing. But some programs are another by it, which must
+        // not leave the sandbox as this one.
+        let leaves = matches!(self.opinion.answer, Answer::Escalate(_));
+        (!leaves || is_called_by_its_name(file, argv)) && self.admits_arguments(argv)
+    }
+
     fn admits_arguments(&self, argv: &[&[u8]]) -> bool {
-        // Argument zero is the asker's own choice: it is passed over, never looked at.
         let arguments = argv.get(1..).unwrap_or_default();
         arguments.len() >= self.arguments.len()
             && self
@@ -70,7 +77,7 @@ impl PrefixRule {
             } else {
                 name == Some(&**program)
             }
-        }) && self.admits_arguments(argv)
+        }) && self.admits_command(file, argv)
     }
 }
 
@@ -93,6 +100,12 @@ impl std::fmt::Display for PrefixRule {
         }
         Ok(())
     }
+}
+
+/// Whether argument zero is the name that the program has at its path, with a directory or without.
+pub(in crate::policyd) fn is_called_by_its_name<A: AsRef<[u8]>>(file: &[u8], argv: &[A]) -> bool {
+    argv.first()
+        .is_some_and(|name| last_component(name.as_ref()) == last_component(file))
 }
 
 fn last_component(program: &[u8]) -> &[u8] {
@@ -206,7 +219,7 @@ impl PrefixRules {
             .chain(by_name)
             .flatten()
             .copied()
-            .filter(|position| self.rules[*position].admits_arguments(&facts.argv))
+            .filter(|position| self.rules[*position].admits_command(facts.file, &facts.argv))
             .collect();
         positions.sort_unstable();
         positions.dedup();

@@ -162,6 +162,7 @@ mod tests {
         let exec = v1::ExecRequested {
             exec_id: 12,
             file: b"/usr/bin/make"[..].into(),
+            arguments: vec![b"make"[..].into()],
             ..v1::ExecRequested::default()
         };
         let ruling = ruling(&rules, &SessionFacts::default(), &exec);

@@ -467,7 +467,13 @@ impl Call {
             let denied = denied(exec.exec_id, words);
             return (Answered::Decided(Box::new(denied.into())), None);
         }
+        // A gate that comes back asks about all at once that waits for a person. It has been counted.
+        let is_counted = || {
+            let desk = self.setting.desk.as_ref();
+            desk.is_some_and(|desk| desk.awaits_its_gate(&session.id, exec.exec_id))
+        };
         if let Some(allowance) = &self.allowance
+            && !is_counted()
             && allowance.take(Instant::now()) == Within::No
         {
             return (self.rate_limited(exec.exec_id, allowance), None);

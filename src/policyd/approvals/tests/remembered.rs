@@ -65,7 +65,7 @@ fn changed(desk: &Desk, exec_id: u64, change: Change) -> Answered {
 #[tokio::test]
 #[allow(clippy::too_many_lines, reason = "a row for each difference")]
 async fn nothing_is_covered_that_the_operator_did_not_see() {
-    let others: [(&str, Change); 22] = [
+    let others: [(&str, Change); 24] = [
         ("user", |_, exec| {
             exec.process.get_or_insert_default().user_id = 0;
         }),
@@ -84,6 +84,12 @@ async fn nothing_is_covered_that_the_operator_did_not_see() {
             asker.session.gate = GateIdentity::uid(0);
         }),
         ("program", |_, exec| exec.file = b"/tmp/uname"[..].into()),
+        ("name that the program is told", |_, exec| {
+            exec.arguments[0] = b"other"[..].into();
+        }),
+        ("login shell", |_, exec| {
+            exec.arguments[0] = b"-uname"[..].into();
+        }),
         ("argument", |_, exec| exec.arguments[1] = b"y"[..].into()),
         ("argument more", |_, exec| {
             exec.arguments.push(b"y"[..].into());
@@ -129,8 +135,8 @@ async fn nothing_is_covered_that_the_operator_did_not_see() {
         ("process", |_, exec| {
             exec.process.get_or_insert_default().process_id = 11;
         }),
-        ("name that the program is told", |_, exec| {
-            exec.arguments[0] = b"other"[..].into();
+        ("way to its name", |_, exec| {
+            exec.arguments[0] = b"../bin/uname"[..].into();
         }),
         ("variables of the shell's own", |_, exec| {
             for name in [&b"_"[..], b"PWD", b"OLDPWD", b"SHLVL"] {

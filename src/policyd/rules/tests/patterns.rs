@@ -65,6 +65,45 @@ fn argument_zero_proves_nothing() {
     assert!(!is_denied(&ask_bytes(&bare, b"/usr/bin/git", &[])));
 }
 
+/// `git` called `git-push` pushes, whatever its arguments begin with.
+#[test]
+fn what_is_called_by_another_name_is_not_escalated_by_its_words() {
+    let of = |name: &str, answer: &str| {
+        let rules = rules(&format!(
+            "prefix_rule([[\"git\", \"/opt/git\"], \"status\"], {answer})"
+        ));
+        let argv = [name.as_bytes(), b"status"];
+        ["/usr/bin/git", "/opt/git"].map(|file| ask_bytes(&rules, file.as_bytes(), &argv))
+    };
+    for answer in [
+        "\"run\"",
+        "\"deny\"",
+        "\"ask\", execution = \"unsandboxed\"",
+    ] {
+        for name in ["git", "git-push", ""] {
+            for ruling in of(name, answer) {
+                assert_ne!(ruling.reason_code, CODE_NO_MATCH, "{name} {answer}");
+            }
+        }
+    }
+    for execution in ["unsandboxed", "turn_default"] {
+        let answer = format!("\"escalate\", execution = \"{execution}\"");
+        for name in ["git", "./git", "/usr/bin/git"] {
+            assert!(!of(name, &answer).iter().any(is_denied), "{name}");
+        }
+        for name in ["git-push", "-git", "git/", ""] {
+            for ruling in of(name, &answer) {
+                assert!(is_denied(&ruling), "{name}");
+                let why = format!(
+                    " by the name of {}",
+                    text::command_line([name.as_bytes()], 9)
+                );
+                assert!(ruling.reason.ends_with(&why), "{}", ruling.reason);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_pattern_with_a_path_means_that_path_only() {
     let rules = rules(r#"prefix_rule(pattern = [["/opt/tool/bin/x", "y"], "go"])"#);
