@@ -230,6 +230,12 @@ impl Record for RemoteRecord {
                         hint: Some("ask again".to_owned()),
                     });
                 };
+                if let Some(watch_response::Update::EventsRemoved(removed)) = &response.update
+                    && reached > 0
+                {
+                    let through = removed.through_position;
+                    return Err(AuditError::Overtaken(through.cast_signed()));
+                }
                 reached = response.position;
                 if let Some(watch_response::Update::ExecChanged(changed)) = response.update
                     && let Some(exec) = changed.exec

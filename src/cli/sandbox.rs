@@ -227,6 +227,12 @@ impl SandboxArguments {
     fn profiles(&self) -> Result<(Profile, Option<Profile>), Failure> {
         let file = self.profiles.as_deref().map(Profiles::read).transpose();
         let file = file.map_err(|error| Failure::new(&error))?;
+        if file.is_some() && self.profile.is_none() && self.escalation_bound.is_none() {
+            return Err(Failure::saying(
+                "--profiles names a file, and nothing says which profile of it holds",
+            )
+            .hint("add --profile NAME"));
+        }
         let named = |name: &Option<String>| match (name, &file) {
             (Some(name), Some(file)) => {
                 let found = file.get(name).map_err(|error| Failure::new(&error))?;

@@ -22,8 +22,8 @@ use crate::transport::TOKEN_PREFIX;
         Examples:\n\
         \x20 execgate token ci-7\n\
         \x20 execgate token ci-7 --write /run/execgate/token >> /etc/execgate/tokens\n\
-        \x20 execgate token ada --role operator --write ~/.execgate-token >> /etc/execgate/operators\n\
-        \x20 execgate token jane --role auditor --write ~/.execgate-token >> /etc/execgate/operators\n\n\
+        \x20 execgate token ada --role operator --write ~/.config/execgate/ada >> /etc/execgate/operators\n\
+        \x20 execgate token jane --role auditor --write ~/.config/execgate/jane >> /etc/execgate/operators\n\n\
         Exit codes:\n\
         \x20 0  made\n\
         \x20 1  it couldn't be written\n\

@@ -231,6 +231,11 @@ pub enum AuditError {
     /// Whoever was given what was found wants no more.
     #[error("stopped")]
     Stopped,
+    /// Events were removed that an export hadn't come to yet.
+    #[error(
+        "events up to position {0} were removed by retention while they were exported: what was written lacks some"
+    )]
+    Overtaken(i64),
     /// The store isn't what it was.
     #[error("the record isn't what it was: {0}")]
     NotVerified(String),
@@ -241,6 +246,9 @@ impl AuditError {
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Service { hint, .. } => hint.as_deref(),
+            Self::Overtaken(_) => {
+                Some("export sooner, or to where it is written faster; or keep more")
+            }
             _ => None,
         }
     }
@@ -253,7 +261,11 @@ impl AuditError {
             | Self::Request(RequestError::Invalid(_)) => 2,
             Self::NotVerified(_) => 3,
             Self::Service { .. } => 5,
-            Self::Store(_) | Self::Request(_) | Self::Stopped | Self::Write { .. } => 1,
+            Self::Store(_)
+            | Self::Request(_)
+            | Self::Stopped
+            | Self::Write { .. }
+            | Self::Overtaken(_) => 1,
         }
     }
 }
@@ -432,6 +444,10 @@ impl Record for LocalRecord {
         while after < last.position {
             let found =
                 store::changes(&self.0, &filter, after, want).map_err(RequestError::from)?;
+            // What was removed before it began was never there for it.
+            if let Some(through) = found.removed.filter(|_| after > 0) {
+                return Err(AuditError::Overtaken(through));
+            }
             for mut change in found.found {
                 // Each once: at its first event.
                 if change.position.cast_unsigned() == change.exec.position {

@@ -449,3 +449,50 @@ fn a_directory_is_exported_with_long_commands_and_a_page_is_not() {
     assert!(listed.command_words.is_empty());
     assert_eq!(listed.command_bytes, exported[0].command_bytes);
 }
+
+/// Whoever relies on an export is told that it isn't all of what there was when it began.
+#[test]
+fn an_export_that_retention_overtakes_says_so() {
+    use crate::policyd::store::Retention;
+
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path()).expect("a store");
+    let mut session = Session::start(&store, ONE);
+    for exec_id in 1..=600 {
+        session.tell(Event::ExecRequested(v1::ExecRequested {
+            exec_id,
+            ..v1::ExecRequested::default()
+        }));
+    }
+    store.close();
+    let export = |at: Option<u64>| {
+        let mut record = LocalRecord::open(directory.path()).expect("a record");
+        let mut count = 0;
+        let exported = record.export(&ExecFilter::default(), &mut |_| {
+            count += 1;
+            if Some(count) == at {
+                let retention = Retention {
+                    age: Some(Duration::ZERO),
+                    size: None,
+                };
+                let store = Store::open_keeping(directory.path(), retention).expect("a store");
+                store.prune();
+                store.close();
+            }
+            Ok(())
+        });
+        (count, exported)
+    };
+    let (count, exported) = export(None);
+    assert_eq!(count, 600);
+    exported.expect("all of it");
+    let (count, exported) = export(Some(1));
+    assert!(count < 600, "{count}");
+    let error = exported.expect_err("some was removed");
+    let says = "events up to position 60";
+    assert!(error.to_string().starts_with(says), "{error}");
+    assert_eq!(error.exit_code(), 1);
+    // What is gone before it begins is no part of it.
+    let (_, exported) = export(None);
+    exported.expect("what is left");
+}

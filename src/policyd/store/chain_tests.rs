@@ -544,3 +544,64 @@ fn a_store_without_a_chain_gets_one_and_loses_nothing() {
     assert_eq!(found.verified, Verified::Intact);
     assert_eq!(found.events, 84);
 }
+
+/// What lists are read by is looked at, too: what is removed from a record must not take facts of other sessions with it.
+#[test]
+fn neither_a_beginning_that_is_denied_nor_a_view_nor_an_index_deceives() {
+    let original = filled();
+    // All of the first session but its end: the second is on record as a whole.
+    prune_through(original.path(), 42);
+    let found = verified(original.path(), &[]);
+    assert_eq!(found.verified, Verified::Intact);
+    for (change, says) in [
+        (
+            format!("UPDATE sessions SET first_position = 1, hostname = 'forged' WHERE session_id = '{TWO}'"),
+            "is listed otherwise than its events say",
+        ),
+        (
+            "DROP VIEW losses;
+             CREATE VIEW losses AS SELECT session_id, 0 AS lost_events FROM lost_ranges"
+                .to_owned(),
+            "there is a view losses that no service makes",
+        ),
+        ("DROP VIEW losses".to_owned(), "there is a view losses no longer as the service makes it"),
+        (
+            "CREATE TRIGGER t AFTER INSERT ON execs BEGIN DELETE FROM execs; END".to_owned(),
+            "there is a trigger t that no service makes",
+        ),
+        (
+            "CREATE TABLE none (a, b, program_name TEXT, position INTEGER, received_ns INTEGER NOT NULL);
+             CREATE INDEX empty ON none (received_ns);
+             PRAGMA writable_schema = ON;
+             UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master WHERE name = 'empty')
+                 WHERE name = 'execs_by_time';
+             DELETE FROM sqlite_master WHERE name = 'empty';"
+                .to_owned(),
+            "the file is damaged, or was written by others: ",
+        ),
+    ] {
+        let directory = copy_of(&original);
+        let changed = database(directory.path()).execute_batch(&change);
+        changed.expect("a change");
+        let found = verified(directory.path(), &[]).verified;
+        let Verified::Differs { what } = &found else {
+            panic!("{change}: {found:?}");
+        };
+        assert!(what.contains(says), "{change}: {what}");
+    }
+}
+
+/// Its own gate may send all of it again, though some of it was removed.
+#[test]
+fn a_session_that_is_sent_again_when_its_beginning_was_removed_is_proven() {
+    let directory = filled();
+    prune_through(directory.path(), 10);
+    let store = Store::open(directory.path()).expect("a store");
+    for _ in 0..2 {
+        session(&store, ONE, 20);
+    }
+    store.close();
+    let found = verified(directory.path(), &[]);
+    assert_eq!(found.verified, Verified::Intact);
+    assert_eq!(found.headless_sessions, 1);
+}

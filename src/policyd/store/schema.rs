@@ -469,6 +469,8 @@ pub(super) fn write<'a>(
     }
     // One that goes on though all of it was removed begins with whatever comes next, which has to say whose it is.
     let says_whose = is_beginning || !is_listed(transaction, row.session)?;
+    // Of a session whose beginning was removed no other one comes first: what lists have of it is from before.
+    let is_first_again = is_beginning && request.sequence == 1 && is_cut(transaction, row.session)?;
     let received = system_nanoseconds(row.received);
     let time = time_nanoseconds(request.event_time);
     let (kind, exec_id) = match (&request.event, row.answer) {
@@ -490,7 +492,7 @@ pub(super) fn write<'a>(
         session: row.session,
         // Sequence 0 isn't a position in the session's history.
         sequence: Some(request.sequence)
-            .filter(|sequence| *sequence != 0)
+            .filter(|sequence| *sequence != 0 && !is_first_again)
             .map(number),
         time,
         received,
@@ -703,6 +705,15 @@ fn owner(transaction: &Transaction<'_>, session: &str) -> rusqlite::Result<Optio
 fn is_listed(transaction: &Transaction<'_>, session: &str) -> rusqlite::Result<bool> {
     transaction
         .prepare_cached("SELECT EXISTS (SELECT 1 FROM sessions WHERE session_id = ?1)")?
+        .query_row([session], |row| row.get(0))
+}
+
+fn is_cut(transaction: &Transaction<'_>, session: &str) -> rusqlite::Result<bool> {
+    transaction
+        .prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM sessions s, chain_start c
+                 WHERE s.session_id = ?1 AND s.first_position <= c.position)",
+        )?
         .query_row([session], |row| row.get(0))
 }
 

@@ -318,6 +318,23 @@ fn difference(connection: &Connection, start: Link) -> rusqlite::Result<Option<S
              OR NOT EXISTS (SELECT 1 FROM store.events e WHERE e.session_id = s.session_id)"
             .to_owned(),
     ];
+    // It is taken over as what was removed said, and the beginning is on record.
+    queries.push(format!(
+        "SELECT {differs} FROM store.sessions s WHERE {CUT} AND EXISTS (
+             SELECT 1 FROM store.events e
+             WHERE e.session_id = s.session_id AND e.sequence = 1 AND e.kind = '{}')",
+        schema::BEGINNING
+    ));
+    for (one, other, what) in [
+        ("store", "main", "that no service makes"),
+        ("main", "store", "no longer as the service makes it"),
+    ] {
+        queries.push(format!(
+            "SELECT 'there is a ' || type || ' ' || name || ' {what}' FROM (
+                 SELECT type, name, sql FROM {one}.sqlite_master WHERE type IN ('view', 'trigger')
+                 EXCEPT SELECT type, name, sql FROM {other}.sqlite_master)"
+        ));
+    }
     for (table, what) in [("session_labels", "labels"), ("lost_ranges", "lost events")] {
         for (one, other) in [("store", "main"), ("main", "store")] {
             queries.push(format!(
@@ -335,7 +352,10 @@ fn difference(connection: &Connection, start: Link) -> rusqlite::Result<Option<S
             return row.get(0).map(Some);
         }
     }
-    Ok(None)
+    // Lists go by indexes, which may lead past rows that are there.
+    let found: String =
+        connection.query_row("PRAGMA store.integrity_check(1)", [], |row| row.get(0))?;
+    Ok((found != "ok").then(|| format!("the file is damaged, or was written by others: {found}")))
 }
 
 fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
