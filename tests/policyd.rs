@@ -666,7 +666,8 @@ async fn arguments_that_are_not_text_are_taken_as_they_are() {
     }))
     .await;
     let verdict = gate.verdict().await;
-    assert_eq!(denial(&verdict), r"no rule matches $'/tmp/\xff\x1b[2J'");
+    let says = r"no rule matches $'/tmp/\xff\x1b[2J' by the name of $'\xfe'";
+    assert_eq!(denial(&verdict), says);
     let last = gate.sequence;
     gate.acknowledged_through(last).await;
     assert!(place.audit()[0]["program_base64"].is_string());

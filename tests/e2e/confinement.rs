@@ -432,7 +432,12 @@ fn profiles_are_read_from_a_file(stage: Stage) {
     );
     let file = file.display().to_string();
     let stage = stage.option(["--profiles", &file]);
-    stage.cannot("echo x >~/open/new");
+    // It isn't passed over.
+    stage
+        .run("true")
+        .exits(125)
+        .says("nothing says which profile of it holds")
+        .says("hint: add --profile NAME");
     let mut build = stage.option(["--profile", "build"]);
     build.can("echo x >~/open/new; test -z \"$TMPDIR\"");
     build.cannot("cat ~/.ssh/id");
