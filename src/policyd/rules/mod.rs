@@ -6,7 +6,8 @@
 //! Invariants:
 //! - The strictest answer wins, whatever the order of the rules; see [`Answer::strictness`].
 //! - A bare program name stands for the program at the trusted places for that name, and at no other:
-//!   argument zero is never looked at, and a path that isn't clean is never trusted.
+//!   argument zero makes no program another, and a path that isn't clean is never trusted.
+//! - No prefix rule escalates what isn't called by its own name: some programs are others by it.
 //! - Bytes are compared as bytes. `decide()` sees text; where that isn't exactly what the bytes say,
 //!   `exec.is_exact` is false.
 //! - Whatever fails, denies.
