@@ -54,9 +54,15 @@ fn flatten(top: &OwnedFd, moved: &mut u64) -> bool {
                 open(&directory, &name)
                     .map(|below| permit(&below))
                     .and_then(|_| {
-                        *moved += 1;
-                        let place = format!("{PREFIX}{moved}");
-                        renameat_with(&directory, &name, top, place, RenameFlags::NOREPLACE)
+                        loop {
+                            *moved += 1;
+                            let place = format!("{PREFIX}{moved}");
+                            let flags = RenameFlags::NOREPLACE;
+                            match renameat_with(&directory, &name, top, place, flags) {
+                                Err(Errno::EXIST) => {}
+                                done => break done,
+                            }
+                        }
                     })
             } else {
                 unlinkat(&directory, &name, AtFlags::empty())
@@ -140,6 +146,16 @@ mod tests {
             .join()
             .unwrap();
         assert_eq!(place.path().read_dir().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn names_that_a_session_made_are_passed_over() {
+        let place = tempfile::tempdir_in("/var/tmp").unwrap();
+        for made in [".removed-1/x", ".removed-1/.removed-2/x"] {
+            std::fs::create_dir_all(place.path().join("own").join(made)).unwrap();
+            remove(&parent(place.path()), OsStr::new("own"));
+            assert!(!place.path().join("own").exists(), "{made}");
+        }
     }
 
     #[test]
