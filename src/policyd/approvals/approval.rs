@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use crate::model::Enforcement;
 use crate::pb::approval::v1::{self as pb, approval::Effect};
 use crate::pb::v1;
-use crate::policyd::rules::{Ask, Ruling, SessionFacts, is_called_by_its_name};
+use crate::policyd::rules::{Ask, Ruling, SessionFacts, another_name};
 use crate::policyd::service::decision_message;
 use crate::policyd::text;
 
@@ -94,10 +94,7 @@ pub(super) fn circumstances_digest(exec: &v1::ExecRequested) -> [u8; 32] {
         part(name);
     }
     // Some programs are another by it.
-    match exec.arguments.first() {
-        Some(name) if !is_called_by_its_name(&exec.file, &exec.arguments) => part(name),
-        _ => part(b""),
-    }
+    part(another_name(&exec.file, &exec.arguments).unwrap_or_default());
     let mut next = exec.executable.as_ref();
     while let Some(executable) = next {
         part(&executable.real_path);
@@ -315,14 +312,10 @@ pub(super) fn denied_by(who: &str, note: &str) -> String {
 /// The command of an approval, on one line, fit for a terminal.
 pub(super) fn command_line(approval: &pb::Approval, limit: usize) -> String {
     let exec = approval.exec.clone().unwrap_or_default();
-    let called = match exec.arguments.first() {
-        Some(name) if !is_called_by_its_name(&exec.file, &exec.arguments) => {
-            vec![&b"exec"[..], b"-a", name]
-        }
-        _ => Vec::new(),
-    };
+    let called = another_name(&exec.file, &exec.arguments);
+    let called = called.map(|name| [&b"exec"[..], b"-a", name]);
     let arguments = exec.arguments.iter().skip(1).map(|word| &word[..]);
-    let words = called.into_iter().chain([&exec.file[..]]);
+    let words = called.into_iter().flatten().chain([&exec.file[..]]);
     text::command_line(words.chain(arguments), limit)
 }
 

@@ -40,7 +40,7 @@ pub use error::RulesError;
 pub use facts::{EnvironmentFact, ExecFacts, SessionFacts, UserFacts};
 pub use load::MAX_FILE_SIZE;
 pub(in crate::policyd) use options::may_have as may_have_option;
-pub(in crate::policyd) use prefix::is_called_by_its_name;
+pub(in crate::policyd) use prefix::another_name;
 pub(crate) use sources::files;
 
 use crate::model::{EscalationDecision, EscalationTerms};
@@ -343,12 +343,12 @@ fn strictest(opinions: &[Arc<Opinion>]) -> Option<usize> {
 
 fn no_match(facts: &ExecFacts<'_>) -> String {
     let program = text::command_line([facts.file], 200);
-    match facts.argv.first() {
-        Some(name) if !is_called_by_its_name(facts.file, &facts.argv) => format!(
+    match another_name(facts.file, &facts.argv) {
+        Some(name) => format!(
             "no rule matches {program} by the name of {}",
-            text::command_line([*name], 200)
+            text::command_line([name], 200)
         ),
-        _ => format!("no rule matches {program}"),
+        None => format!("no rule matches {program}"),
     }
 }
 

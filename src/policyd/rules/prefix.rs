@@ -35,7 +35,8 @@ impl PrefixRule {
         // Argument zero is the asker's own choice, and admits nothing. But some programs are another by it, which must
         // not leave the sandbox as this one.
         let leaves = matches!(self.opinion.answer, Answer::Escalate(_));
-        (!leaves || is_called_by_its_name(file, argv)) && self.admits_arguments(argv)
+        let has_own_name = !argv.is_empty() && another_name(file, argv).is_none();
+        (!leaves || has_own_name) && self.admits_arguments(argv)
     }
 
     fn admits_arguments(&self, argv: &[&[u8]]) -> bool {
@@ -102,10 +103,13 @@ impl std::fmt::Display for PrefixRule {
     }
 }
 
-/// Whether argument zero is the name that the program has at its path, with a directory or without.
-pub(in crate::policyd) fn is_called_by_its_name<A: AsRef<[u8]>>(file: &[u8], argv: &[A]) -> bool {
-    argv.first()
-        .is_some_and(|name| last_component(name.as_ref()) == last_component(file))
+/// Argument zero, where it isn't the name that the program has at its path, with a directory or without.
+pub(in crate::policyd) fn another_name<'a, A: AsRef<[u8]>>(
+    file: &[u8],
+    argv: &'a [A],
+) -> Option<&'a [u8]> {
+    let name = argv.first()?.as_ref();
+    (last_component(name) != last_component(file)).then_some(name)
 }
 
 fn last_component(program: &[u8]) -> &[u8] {
